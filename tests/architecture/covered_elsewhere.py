@@ -41,7 +41,7 @@ _COVERING = {
         workflows/run/training
     """,
     "integration/test_sharded_fit.py": "integrations/distributed",
-    "integration/test_trainer.py": "integrations/trainer",
+    "integration/test_trainer.py": "trainer/bayes trainer/swag",
     "integration/test_train_sparse.py": """
         cli/train_sparse integrations/arrays report/drawing/connectivity sparse/architectures
     """,
@@ -106,6 +106,10 @@ _COVERING = {
         workflows/variances
     """,
     "unit/select/test_sparse_kfac.py": "select/modules select/weights",
+    "unit/sklearn/test_tables.py": """
+        sklearn/estimators sklearn/fitting sklearn/modules
+    """,
+    "unit/sklearn/test_texts.py": "sklearn/text_rows",
     "unit/sparse/test_layers.py": "sparse/matmul sparse/pattern",
     "unit/sparse/test_rewire.py": "sparse/budgets sparse/grow",
     "unit/runtime/sites/test_attention.py": "runtime/sites/rewrites runtime/sites/site",

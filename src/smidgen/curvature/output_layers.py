@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from smidgen.curvature.dry_run import pretend, pretending, show_weights
 from smidgen.errors import ArgumentError, DataError
-from smidgen.outputs.batches import take_few
+from smidgen.outputs.batches import as_batches, take_few
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.sites.site import find_site
@@ -81,7 +81,7 @@ def first_batch(batches: Iterable[Batch]) -> Batch:
             f"batches must be a list or a data loader, got {type(batches).__name__}. Put a "
             "single batch into a list."
         )
-    for batch in batches:
+    for batch in as_batches(batches):
         return batch
     raise DataError("batches must hold at least one batch, got none. Check the dataset.")
 

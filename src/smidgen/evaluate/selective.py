@@ -67,6 +67,24 @@ def automation_rate(
     return percentile_interval(value, drawn, level)
 
 
+def find_automation_rate(confidence: Tensor, correct: Tensor, *, max_error: float) -> float:
+    """Compute the value of `automation_rate` from answers alone, without its interval.
+
+    Args:
+        confidence: How sure each answer is, (A,): any score, higher is surer.
+        correct: Whether each is right, (A,).
+        max_error: The largest error rate among the answers.
+
+    Returns:
+        The fraction, in [0, 1].
+    """
+    checks.require_fraction("max_error", max_error)
+    correct = checks.as_zero_or_one("correct", correct)
+    checks.require_same_length("correct", correct, "confidence", confidence)
+    rows = torch.arange(len(correct))
+    return float(_find_rates(_sort(rows, confidence, correct), rows[None], max_error))
+
+
 def paired_automation_difference(
     first: Predictive,
     second: Predictive,
@@ -320,6 +338,11 @@ def _order(
         confidence = checks.as_vector("certainty", certainty)
         checks.require_same_length("certainty", confidence, "targets", targets)
         confidence = confidence[has_target(targets.detach().cpu())]
+    return _sort(row_of, confidence, right)
+
+
+def _sort(row_of: Tensor, confidence: Tensor, right: Tensor) -> _Ordered:
+    """Order the answers of rows from the surest on."""
     ordered, order = checks.as_vector("confidence", confidence).sort(
         descending=True, stable=True
     )

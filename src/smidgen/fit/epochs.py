@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from smidgen.errors import ArgumentError, DataError, DivergedError
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.likelihood import Categorical, Likelihood
 from smidgen.outputs.problem import SettledProblem
 from smidgen.runtime.guard import preserve_random_state
@@ -98,7 +99,7 @@ def validation_scores(
     nll, hits, seen = 0.0, 0.0, 0
     shadowed = problem.on_shadow()
     with preserve_random_state(problem.model), torch.no_grad():
-        for number, batch in enumerate(batches, 1):
+        for number, batch in enumerate(as_batches(batches), 1):
             with problem.reading(batch, number):
                 problem.require_labels(batch, "validation")
                 outputs = shadowed.outputs(batch, replaced).flatten(0, -2)

@@ -52,7 +52,7 @@ from smidgen.errors import (
     is_number,
     warn,
 )
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.outputs.residuals import fit_relative_noise
@@ -157,7 +157,7 @@ def laplace(
     """
     settings = fill_settings(settings, LaplaceSettings)
     _check_arguments(structure, settings, batches, subset)
-    batches = read_each_once(batches, reduce)
+    batches = read_each_once(as_batches(batches), reduce)
     problem = as_problem(model)
     blocks = find_blocks(problem.model, subset)
     warn_of_little_covered(problem.model, subset)
@@ -223,7 +223,6 @@ def _check_arguments(
                 "or a data loader."
             )
     check_subset(subset)
-    check_batches(batches)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from smidgen.fit.laplace import (
     keep_separable_layers,
     make_posterior,
 )
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.variance_table import hulls, positions_in
@@ -82,8 +82,7 @@ def laplace_many(
             f"noise must be 'scalar' for several subsets, got {settings.noise!r}. Use "
             "smidgen.fit.laplace for each."
         )
-    check_batches(batches)
-    batches = read_each_once(batches, reduce)
+    batches = read_each_once(as_batches(batches), reduce)
     problem = as_problem(model)
     blocks = {name: find_blocks(problem.model, s) for name, s in subsets.items()}
     # All of them come from the same layers.

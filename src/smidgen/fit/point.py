@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.outputs.residuals import sum_squared_residuals
@@ -43,7 +43,7 @@ def point(
     """
     if subset is not None:
         check_subset(subset)
-    check_batches(batches)
+    batches = as_batches(batches)
     problem = as_problem(model)
     with preserve_random_state(problem.model):
         tracked = track(batches, "fitting", show=progress)

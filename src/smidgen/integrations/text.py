@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.labels import Labels, format_label, read_labels
-from smidgen.integrations.reading.columns import FileColumns, read_columns
+from smidgen.integrations.reading.columns import FileColumns, name_source, read_columns
 
 _BETWEEN = " . "
 """What stands between the columns that are read as one text."""
@@ -105,38 +105,38 @@ class TextTable:
 
 
 def read_text(
-    path: str | Path,
+    path: Any,
     *,
     text: str | int | Sequence[str | int] = "text",
     text_pair: str | int | None = None,
     label: str | int | None = "label",
     label_names: Sequence[str] | None = None,
 ) -> TextTable:
-    """Read a .tsv, .txt (tabs), .csv, .jsonl, .json or .parquet file.
+    """Read a .tsv, .txt (tabs), .csv, .jsonl, .json or .parquet file, or a table in memory.
 
     Whole numbers are class numbers and stay as they are, numbers with a decimal point
     are regression targets, and anything else is the name of a class: numbered by
     `label_names`, else in sorted order.
 
     Args:
-        path: The file.
-        text: The column of the texts, or several that are joined by " . ". FileColumns are
+        path: The file; or a `datasets.Dataset` or a pandas data frame.
+        text: The column of the texts, or several that are joined by " . ". Columns are
             names; for a delimited file without a header line they are numbers from 0.
         text_pair: The column of the second texts, for pairs.
         label: The column of the labels; None reads texts only.
         label_names: The names of the classes, by class number.
 
     Returns:
-        The table, in the order of the file.
+        The table, in the order of the rows.
 
     Raises:
         ArgumentError: If the file or a column is not there, or cannot be read.
         DataError: If a text or a label is missing, or the labels are of mixed kinds.
     """
-    path = Path(path)
     columns, stored_names = read_columns(
         path, {"text": text, "text_pair": text_pair, "label": label}
     )
+    path = name_source(path)
     names = stored_names if label_names is None else tuple(label_names)
     if names is not None and len(set(names)) < len(names):
         raise ArgumentError(
@@ -167,11 +167,12 @@ def join_texts(
         name = names if isinstance(names, str | int) else names[0]
         return _check_texts(columns[str(name)], argument, path)
     rows = zip(*(columns[str(name)] for name in names), strict=True)
-    joined = [
-        _BETWEEN.join(part for part in row if isinstance(part, str) and part.strip())
-        for row in rows
-    ]
-    return _check_texts(joined, argument, path)
+    return _check_texts([join_row(row) for row in rows], argument, path)
+
+
+def join_row(parts: Iterable[Any]) -> str:
+    """Join the texts of a row into one, without those that are empty."""
+    return _BETWEEN.join(part for part in parts if isinstance(part, str) and part.strip())
 
 
 def _check_texts(values: Sequence[Any], argument: str, path: Path | str) -> tuple[str, ...]:

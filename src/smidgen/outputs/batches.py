@@ -22,9 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
 
 from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.outputs.logits import find_logits
+from smidgen.runtime.importing.foreign_tables import name_table, refuse_other_tables
 from smidgen.types import Batch
 
 TARGET_KEYS = ("labels", "label", "targets", "target")
@@ -34,6 +36,13 @@ TARGET_KEYS = ("labels", "label", "targets", "target")
 _KNOWN_NAMES = frozenset((*TARGET_KEYS, "input_ids", "attention_mask", "pixel_values"))
 # Inputs whose names hold one of these are added to scores, and may be −∞.
 _MASKS = ("mask", "bias")
+
+# How to batch the rows of a Dataset that nobody else can.
+_BY_HAND = (
+    "torch.utils.data.DataLoader(dataset, batch_size=32, collate_fn=...), for texts with "
+    "transformers.DataCollatorWithPadding(tokenizer)"
+)
+_ROWS = 32
 
 FindTargets = Callable[[Batch], Tensor | None]
 
@@ -158,8 +167,77 @@ def _refuse_many(batch: Sequence[Any]) -> DataError:
     )
 
 
+def as_batches(batches: Iterable[Batch]) -> Iterable[Batch]:
+    """Return a loader as it is, and batches of a `datasets.Dataset`, in its order.
+
+    Args:
+        batches: Any iterable of batches; or a `Dataset` in torch format whose columns are
+            tensors of one shape each, with the names that the model and its targets have.
+
+    Returns:
+        Batches; those of a `Dataset` have 32 rows.
+    """
+    if not _is_usual(batches):
+        if name_table(batches) == "Dataset":
+            return _batch_dataset(batches)
+        check_batches(batches)
+    return batches
+
+
+def _is_usual(batches: object) -> bool:
+    """Whether these are what most users pass."""
+    return isinstance(batches, (list, DataLoader))
+
+
+def _batch_dataset(dataset: Any) -> Iterable[Batch]:
+    kind = dataset.format["type"]
+    if kind != "torch":
+        raise ArgumentError(
+            f"batches must be a loader or a Dataset in torch format, got a Dataset in "
+            f"{kind or 'python'} format. Pass dataset.with_format('torch'), or {_BY_HAND}."
+        )
+    # Without a generator of its own a loader draws from the global one.
+    return DataLoader(
+        dataset, batch_size=_ROWS, collate_fn=_stack, generator=torch.Generator()
+    )
+
+
+def _stack(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Stack the columns of rows, which must be tensors of one shape."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    for name, values in columns.items():
+        wrong = next((v for v in values if not isinstance(v, Tensor)), None)
+        if wrong is not None:
+            raise DataError(
+                f"the columns of a Dataset must be tensors, got {type(wrong).__name__} in "
+                f"{name!r}. Leave it out, with dataset.remove_columns({name!r})."
+            )
+        shapes = sorted({tuple(value.shape) for value in values})
+        if len(shapes) > 1:
+            raise DataError(
+                f"the rows of {name!r} must have one shape, got {shapes[0]} and {shapes[1]}. "
+                f"Pass {_BY_HAND}."
+            )
+    return {name: torch.stack(values) for name, values in columns.items()}
+
+
 def check_batches(batches: object) -> None:
     """Refuse one batch, or something else altogether, in the place of many."""
+    if _is_usual(batches):
+        return
+    refuse_other_tables("batches", batches)
+    table = name_table(batches)
+    if table == "Dataset":
+        raise ArgumentError(
+            "batches must be a loader here, since training follows its order, got a Dataset. "
+            "Pass torch.utils.data.DataLoader(dataset.with_format('torch'), batch_size=32, "
+            "shuffle=True)."
+        )
+    if table is not None:
+        raise ArgumentError(
+            f"batches must be a loader or a list of batches, got a {table}. Read texts with "
+            "smidgen.integrations.text.read_text, or use the estimators of smidgen.sklearn."
+        )
     if isinstance(batches, (Tensor, Mapping, str, nn.Module)) or not isinstance(
         batches, Iterable
     ):

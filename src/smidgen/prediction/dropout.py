@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, DataError
-from smidgen.outputs.batches import check_batches, require_examples
+from smidgen.outputs.batches import as_batches, require_examples
 from smidgen.outputs.likelihood.base import require_finite_outputs
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.guard import preserve_random_state
@@ -47,7 +47,7 @@ def dropout_outputs(
         DataError: If there is no batch.
     """
     problem = as_problem(model)
-    check_batches(batches)
+    batches = as_batches(batches)
     if samples < 2:
         raise ArgumentError(f"samples must be 2 or more, got {samples}.")
     if not any(

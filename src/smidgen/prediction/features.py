@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from smidgen.curvature.output_layers import see_output_layers
 from smidgen.curvature.taps import Trace, tapped
 from smidgen.errors import StructureError
-from smidgen.outputs.batches import Unread, check_batches
+from smidgen.outputs.batches import Unread, as_batches
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.progress import track
@@ -41,7 +41,7 @@ def point_features(
         StructureError: If no layer is seen to make the outputs.
     """
     problem = as_problem(model)
-    check_batches(batches)
+    batches = as_batches(batches)
     with preserve_random_state(problem.model):
         settled, first, all_batches = problem.settle(batches)
         covered = see_output_layers(settled, first)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.errors import DataError
-from smidgen.outputs.batches import check_batches, require_examples
+from smidgen.outputs.batches import as_batches, require_examples
 from smidgen.outputs.likelihood.base import require_finite_outputs
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_random_state
@@ -41,7 +41,7 @@ def point_outputs(
         DataError: If there is no batch, or one is not finite.
     """
     problem = as_problem(model)
-    check_batches(batches)
+    batches = as_batches(batches)
     outputs, targets = [], []
     shadowed = problem.on_shadow()
     with preserve_random_state(problem.model), torch.no_grad():

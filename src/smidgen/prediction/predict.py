@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from smidgen.curvature.factors.low_rank import TOLERANCE, check_tolerance
 from smidgen.curvature.taps import tapped
 from smidgen.errors import ArgumentError, DataError
-from smidgen.outputs.batches import Unread, check_batches, in_batch
+from smidgen.outputs.batches import Unread, as_batches, in_batch
 from smidgen.outputs.links import Link, standard_normals
 from smidgen.outputs.predictive import Predictive, concatenate
 from smidgen.outputs.problem import Problem, as_problem
@@ -126,7 +126,7 @@ def predict_batches(
     Raises:
         DataError: If there is no batch.
     """
-    check_batches(batches)
+    batches = as_batches(batches)
     tracked = track(batches, "predicting", show=progress)
     predictives = _predictives(posterior, model, tracked, link, samples, seed, tolerance)
     if not predictives:

@@ -19,7 +19,7 @@ from torch import Tensor
 import smidgen.evaluate as evaluate
 from smidgen.errors import DataError
 from smidgen.evaluate.scores import confidence_and_correct
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.links import Link
@@ -76,7 +76,7 @@ def read_examples(
     progress: bool = True,
 ) -> Examples:
     """Read all batches once and run the model on them; leave out rows labelled −100."""
-    check_batches(batches)
+    batches = as_batches(batches)
     with preserve_random_state(problem.model):
         data = list(batches)
     outputs, targets = point_outputs(problem, data, labelled=labelled, progress=progress)

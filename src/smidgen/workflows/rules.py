@@ -16,7 +16,7 @@ from smidgen.decide.sets import SetRule
 from smidgen.decide.strange import STRANGE_SCORES, StrangeRule
 from smidgen.decide.uncertainty import list_scores, uncertainty
 from smidgen.errors import DataError, PromiseError, TooFewRowsError, require_kind, warn
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.followed_predictive import FollowedPredictive
 from smidgen.outputs.likelihood.base import has_target
 from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive, Predictive
@@ -136,7 +136,7 @@ def _predict_labelled(
 ) -> tuple[Predictive, Tensor]:
     """Predict all rows in one pass, and take those that have a label."""
     problem = as_problem(model)
-    check_batches(batches)
+    batches = as_batches(batches)
     collected: list[Tensor] = []
 
     def collect() -> Iterator[Batch]:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from smidgen.curvature.factors.operator import Kronecker
 from smidgen.errors import ArgumentError, SmidgenWarning, is_whole
 from smidgen.fit import LaplaceSettings, laplace
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.other_uses import find_other_uses
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
@@ -196,7 +196,7 @@ def verify(
             f"rows and columns must be 1 or more, got {rows} and {columns}. Try 6."
         )
     unsettled = as_problem(model)
-    check_batches(batches)
+    batches = as_batches(batches)
     generator = torch.Generator().manual_seed(seed)
     subset = _choose_few(unsettled.model, rows, columns, generator)
     with preserve_random_state(unsettled.model):

@@ -11,7 +11,7 @@ from torch import nn
 from smidgen.errors import ArgumentError, fill_settings
 from smidgen.fit.calibration.precision import CalibrationSettings, calibrate_precision
 from smidgen.fit.calibration.samples import calibrate_from_outputs, held_out
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior, SampleCalibration
@@ -62,7 +62,7 @@ def calibrate(
             "order is (posterior, model, batches)."
         )
     problem = as_problem(model).with_likelihood(posterior.likelihood)
-    check_batches(batches)
+    batches = as_batches(batches)
     refuse_shard(batches)
     tracked = track(batches, "calibrating", show=progress)
     named = link if isinstance(link, Link) else Link(link)

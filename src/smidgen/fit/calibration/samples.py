@@ -17,7 +17,7 @@ from smidgen.errors import DataError, DivergedError, warn
 from smidgen.fit.calibration.brent import minimize
 from smidgen.fit.calibration.objective import best_temperatures
 from smidgen.fit.calibration.temperature import warn_if_extreme
-from smidgen.outputs.batches import in_batch
+from smidgen.outputs.batches import as_batches, in_batch
 from smidgen.outputs.likelihood import Bernoulli, Gaussian, Likelihood
 from smidgen.outputs.problem import SettledProblem
 from smidgen.outputs.temperature_curve import NllCurve
@@ -78,7 +78,8 @@ def held_out(
     """Run the labelled examples under draws of the weights and under the point estimate."""
     outputs, points, targets = [], [], []
     base = replace(problem, model=posterior.point_model(problem.model)).on_shadow()
-    runs = sampled_outputs(problem, posterior, validation, samples=samples, seed=seed)
+    batches = as_batches(validation)
+    runs = sampled_outputs(problem, posterior, batches, samples=samples, seed=seed)
     for number, (batch, drawn) in enumerate(runs, 1):
         with in_batch(number):
             base.require_labels(batch, "validation")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from string import Formatter
 from typing import Any
 
 from smidgen.errors import ArgumentError, DataError
 from smidgen.integrations.labels import format_label, read_labels
-from smidgen.integrations.reading.columns import read_columns
+from smidgen.integrations.reading.columns import name_source, read_columns
 from smidgen.integrations.text import TextTable
 
 
@@ -123,7 +122,7 @@ class Question:
 
 
 def read_prompts(
-    path: str | Path,
+    path: Any,
     answers: Question,
     *,
     label: str | int | None = "label",
@@ -132,7 +131,8 @@ def read_prompts(
     """Read a file, as `read_text` does, and write the prompt of every row.
 
     Args:
-        path: A .tsv, .txt (tabs), .csv, .jsonl, .json or .parquet file.
+        path: A .tsv, .txt (tabs), .csv, .jsonl, .json or .parquet file; or a
+            `datasets.Dataset` or a pandas data frame.
         answers: The template and the choices.
         label: The column of the right answers: choices without the space around them, or
             their numbers from 0. None reads prompts only.
@@ -146,12 +146,12 @@ def read_prompts(
         ArgumentError: If the file or a column is not there, or cannot be read.
         DataError: If a text or a label is missing, or a label is none of the choices.
     """
-    path = Path(path)
     named = {
         f"{{{name}}} in the template": int(name) if name.isdigit() else name
         for name in answers.columns
     }
     columns, stored = read_columns(path, {**named, "label": label})
+    path = name_source(path)
     labels = None
     if label is not None:
         names = answers.names if label_names is None else tuple(label_names)

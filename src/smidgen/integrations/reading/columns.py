@@ -21,6 +21,11 @@ from typing import Any, TypeAlias
 
 from smidgen.errors import ArgumentError, DataError, how_to_install, reason
 from smidgen.integrations.labels import format_label
+from smidgen.runtime.importing.foreign_tables import (
+    name_table,
+    read_foreign_columns,
+    refuse_other_tables,
+)
 
 FileColumns: TypeAlias = Mapping[str, Sequence[Any]]
 """The values of each column, by its name."""
@@ -37,17 +42,53 @@ _JSON = (".jsonl", ".json", ".ndjson")
 _SUFFIXES = (*_DELIMITED, *_JSON, ".parquet")
 
 
-def read_columns(path: Path, chosen: Chosen) -> tuple[FileColumns, tuple[str, ...] | None]:
-    """Read a file's columns, and the names of its classes if it stores them."""
+def name_source(source: Any) -> Path:
+    """Name where rows come from, for errors: a file's path, or what kind of table it is."""
+    table = name_table(source)
+    return Path(source) if table is None else Path(f"the {table}")
+
+
+def read_columns(source: Any, chosen: Chosen) -> tuple[FileColumns, tuple[str, ...] | None]:
+    """Read the columns of a file, and the names of its classes if it stores them.
+
+    Args:
+        source: The path of a file; or a `datasets.Dataset`, or a pandas data frame.
+        chosen: The columns that must be there, by what asks for each.
+
+    Returns:
+        The columns, and the names of the classes.
+
+    Raises:
+        ArgumentError: If the file or a column is not there.
+        DataError: If there is no row.
+    """
+    refuse_other_tables("path", source)
+    path = name_source(source)
+    if name_table(source) is not None:
+        columns, stored_names = _read_table(source, chosen)
+        return _check_rows(columns, chosen, path), stored_names
     if not path.is_file():
         raise ArgumentError(
             f"path must be a file that exists, got {str(path)!r}. Check the spelling."
         )
     columns, stored_names = _read(path, chosen)
+    return _check_rows(columns, chosen, path), stored_names
+
+
+def _read_table(source: Any, chosen: Chosen) -> tuple[FileColumns, tuple[str, ...] | None]:
+    """Read the columns of a table in memory."""
+    columns, features = read_foreign_columns(source)
+    label = dict(list_chosen(chosen)).get("label")
+    names = getattr(features.get(label), "names", None)
+    return columns, names and tuple(names)
+
+
+def _check_rows(columns: FileColumns, chosen: Chosen, path: Path) -> FileColumns:
+    """Refuse a source without rows, or without a column that must be there."""
     if not columns or not len(next(iter(columns.values()))):
-        raise DataError(f"{path} must hold at least one row, got none. Fill the file.")
+        raise DataError(f"{path} must hold at least one row, got none. Fill it.")
     _check_columns(columns, chosen, path)
-    return columns, stored_names
+    return columns
 
 
 def list_chosen(chosen: Chosen) -> list[tuple[str, str | int]]:

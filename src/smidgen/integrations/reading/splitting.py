@@ -27,7 +27,9 @@ _LEAST_ROWS = 25
 _MOST_TOGETHER, _MOST_SHARE = 10, 0.01
 """Pairs, or a share of all pairs, that a text may hold together."""
 # To hold out of a training file, which leaves twenty or more to calibrate with.
-_HELD_OUT, _LEAST_TO_HOLD_OUT = 64, 80
+_HELD_OUT = 64
+LEAST_TO_HOLD_OUT = 80
+"""Of fewer training rows none can be held out."""
 
 
 def choose_shares(count: int) -> dict[str, float]:
@@ -48,9 +50,9 @@ def choose_held_out(count: int) -> dict[str, float]:
     Raises:
         DataError: If the rows are too few.
     """
-    if count < _LEAST_TO_HOLD_OUT:
+    if count < LEAST_TO_HOLD_OUT:
         raise DataError(
-            f"--train must have {_LEAST_TO_HOLD_OUT} rows or more to hold some out, got "
+            f"--train must have {LEAST_TO_HOLD_OUT} rows or more to hold some out, got "
             f"{count}. Add rows, or give --val."
         )
     half = max(0.1, min(_HELD_OUT / count, 0.5)) / 2

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from smidgen.curvature.accumulate import Accumulator, accumulate, drop_mixing_layers
 from smidgen.curvature.taps import Tapped, tapped
 from smidgen.errors import warn
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.processes.sharded_rows import refuse_shard
@@ -32,7 +32,7 @@ def score_layers(
     model: nn.Module | Problem, batches: Iterable[Batch], visit: Visit, *, progress: bool
 ) -> dict[str, Tensor]:
     """Score every parameter of the affine layers in one pass over the data."""
-    check_batches(batches)
+    batches = as_batches(batches)
     refuse_shard(batches)
     problem = as_problem(model)
     universe = require_coverage(problem.model).universe

@@ -25,7 +25,7 @@ from smidgen.fit.calibration.precision import (
     choose_precisions,
 )
 from smidgen.fit.calibration.samples import HeldOut, calibrate_from_outputs
-from smidgen.outputs.batches import check_batches
+from smidgen.outputs.batches import as_batches
 from smidgen.outputs.likelihood import Likelihood
 from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, SettledProblem, as_problem
@@ -93,8 +93,7 @@ def bayesify(
         scaling is kept, it is a `PointPosterior`, without stochastic weights.
     """
     settings = fill_settings(settings, BayesifySettings)
-    for batches in (train, validation):
-        check_batches(batches)
+    train, validation = as_batches(train), as_batches(validation)
     refuse_shard(validation)
     # Around the loaders too, which may draw from torch's own generator.
     with preserve_random_state(as_problem(model).model):

@@ -21,7 +21,7 @@ from smidgen.integrations.plain_model import save_plain_model
 from smidgen.integrations.reading.images import ImageSet
 from smidgen.integrations.reading.scaling import measure_scaling
 from smidgen.integrations.reading.tables import FeatureTable
-from smidgen.integrations.reading.task_note import TaskNote
+from smidgen.integrations.reading.task_note import TaskKind, TaskNote
 from smidgen.outputs.problem import Problem
 from smidgen.sparse.architectures import PlainNetwork, Standardise
 from smidgen.workflows.run.rows import RunRows
@@ -29,7 +29,8 @@ from smidgen.workflows.run.settings import RunSettings
 from smidgen.workflows.run.task_model import BATCH_SIZES, TaskModel
 from smidgen.workflows.run.text_base import load_text_base, save_text_model
 
-_HIDDEN = (64, 64)
+HIDDEN = (64, 64)
+"""Hidden units of the MLP that tables get."""
 _RATES = {"text": 5e-5, "table": 3e-3, "images": 2e-3}
 # Plain models start from nothing: about so many steps in all, in so many epochs.
 _STEPS, _EPOCHS = 4000, (8, 200)
@@ -111,10 +112,10 @@ def make_untrained(data: RunRows, note: TaskNote, settings: RunSettings) -> Untr
     else:
         assert isinstance(train, FeatureTable)
         assert note.scaling is not None
-        network = PlainNetwork("mlp", (note.scaling.width,), outputs, hidden=_HIDDEN)
+        network = PlainNetwork("mlp", (note.scaling.width,), outputs, hidden=HIDDEN)
         model = network.build(settings.seed)
         _clear_unseen(model, note.scaling.encode(train.cells))
-        name = f"an MLP of {' and '.join(map(str, _HIDDEN))} hidden units"
+        name = f"an MLP of {' and '.join(map(str, HIDDEN))} hidden units"
 
     stored = note if note.target is None else replace(note, target=_find_unit(note.target))
 
@@ -150,29 +151,56 @@ def train_model(
     task, kind = start.task, start.task.note.kind
     train = data.part("train")
     size = settings.batch_size or BATCH_SIZES[kind]
-    if kind == "text":
-        epochs, patience = _TEXT_EPOCHS, _TEXT_PATIENCE
-    else:
-        needed = -(-_STEPS // -(-len(train) // size))
-        epochs = min(max(needed, _EPOCHS[0]), _EPOCHS[1])
-        patience = max(5, epochs // 5)
-    epochs = settings.epochs or epochs
-    rate = settings.learning_rate or _RATES[kind]
     result = fit.finetune(
         task.problem,
         task.batch(train, size=size, shuffle=True, seed=settings.seed),
         validation=task.batch(data.part("validation"), size=size),
-        settings=fit.FinetuneSettings(
-            epochs=epochs,
-            learning_rate=rate,
-            patience=patience,
-            stop_on=None if kind == "text" else "nll",
+        settings=plan_training(
+            kind,
+            len(train),
+            batch_size=size,
+            epochs=settings.epochs,
+            learning_rate=settings.learning_rate,
         ),
         seed=settings.seed,
         checkpoint=checkpoint,
         progress=progress,
     )
     return result.model, result.history, result.best
+
+
+def plan_training(
+    kind: TaskKind,
+    rows: int,
+    *,
+    batch_size: int,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+) -> fit.FinetuneSettings:
+    """Choose how long and how fast to train, by what a row is and how many there are.
+
+    Args:
+        kind: What a row is: texts have a pretrained model, all others start from nothing.
+        rows: How many train.
+        batch_size: Rows of a batch.
+        epochs: The largest number of epochs, where it was chosen.
+        learning_rate: The peak rate, where it was chosen.
+
+    Returns:
+        The settings.
+    """
+    if kind == "text":
+        usual, patience = _TEXT_EPOCHS, _TEXT_PATIENCE
+    else:
+        needed = -(-_STEPS // -(-rows // batch_size))
+        usual = min(max(needed, _EPOCHS[0]), _EPOCHS[1])
+        patience = max(5, usual // 5)
+    return fit.FinetuneSettings(
+        epochs=usual if epochs is None else epochs,
+        learning_rate=_RATES[kind] if learning_rate is None else learning_rate,
+        patience=patience,
+        stop_on=None if kind == "text" else "nll",
+    )
 
 
 def _find_unit(target: tuple[float, float]) -> tuple[float, float]:

@@ -50,7 +50,9 @@ def run_page(page: Path, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_texts(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    words = torch.randint(4, 8, (count, 8, 6), generator=torch.Generator().manual_seed(seed))
+    words = torch.randint(
+        4, 8, (count, 8, 6), generator=torch.Generator().manual_seed(seed)
+    )
     return [
         {"input_ids": w, "attention_mask": torch.ones_like(w), "labels": w[:, 1] % 2}
         for w in words

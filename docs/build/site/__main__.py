@@ -11,8 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.build.committed import ROOT
-from docs.build.site.gallery import build_pages
+from docs.build.site import ROOT
 from docs.build.site.links import find_faults
 
 SITE = ROOT / "build" / "site"
@@ -23,7 +22,11 @@ _QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 def run_mkdocs(*words: str) -> int:
     """Run mkdocs in the repository, which must be on Python's path for the hooks."""
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {
+        **os.environ,
+        **_QUIET,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
     command = [sys.executable, "-m", "mkdocs", *words]
     return subprocess.run(command, cwd=ROOT, env=environment).returncode
 
@@ -39,7 +42,8 @@ def build(folder: Path, *, pages: bool) -> int:
         An exit code: 0 if the site is there and nothing is wrong with it.
     """
     if pages:
-        build_pages()
+        module = "docs.build.site.report_pages"
+        subprocess.run([sys.executable, "-m", module], cwd=ROOT, check=True)
     code = run_mkdocs("build", "--strict", "--quiet", "--site-dir", str(folder))
     faults = [] if code else find_faults(folder)
     for fault in faults:

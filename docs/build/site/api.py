@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from docs.build.committed import ROOT
+from docs.build.site import ROOT
 
 SOURCES = ROOT / "src"
 # What stands in `__all__` here are programs, which have a page of their own.
 _PROGRAMS = ("smidgen.cli", "smidgen_studies")
 _CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _DEEPER = "deeper"
-_OPTIONS = "    options:\n      show_root_heading: false\n      heading_level: 3\n"
+_OPTIONS = (
+    "    options:\n      heading: {name}\n      toc_label: {name}\n      heading_level: 2\n"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -157,9 +159,9 @@ def write_room(room: Room) -> str:
         room: The room.
 
     Returns:
-        Markdown with a heading for each name, under its public path, and mkdocstrings' mark.
+        Markdown with an anchor for each name, its public path, and mkdocstrings' mark.
     """
-    parts = [f"# {room.module}", _first_sentence(room.about)]
+    parts = [f"# {room.module}", _first_sentence(room.about), _say_import(room.module)]
     parts += [write_entry(f"{room.module}.{entry.name}", entry) for entry in room.entries]
     return "\n\n".join(parts) + "\n"
 
@@ -175,12 +177,9 @@ def write_deeper(entries: list[Entry]) -> str:
 
 
 def write_entry(public: str, entry: Entry) -> str:
-    """Write one name: its heading, where to import it from, and mkdocstrings' mark."""
-    above = public.rpartition(".")[0]
-    imported = f"`from {above} import {entry.name}`" if above != "smidgen" else f"`{public}`"
-    return (
-        f"## {entry.name} {{ #{public} }}\n\n{imported}\n\n::: {entry.path}\n{_OPTIONS}"
-    )
+    """Write one name: an anchor with its public path, and mkdocstrings' mark."""
+    anchor = f'<span id="{public}"></span>\n\n' if public != entry.path else ""
+    return f"{anchor}::: {entry.path}\n{_OPTIONS.format(name=entry.name)}"
 
 
 def write_index(rooms: list[Room], deeper: list[Entry]) -> str:
@@ -200,6 +199,13 @@ def write_index(rooms: list[Room], deeper: list[Entry]) -> str:
     links = (f"[`{e.name}`]({_DEEPER}.md#{e.path})" for e in deeper)
     lines.append(f"| [further down]({_DEEPER}.md) | {', '.join(links)} |")
     return "\n".join(lines) + "\n"
+
+
+def _say_import(module: str) -> str:
+    """How a room's names are reached."""
+    if module.count(".") < 2:
+        return f"Under `{module}.` after `import smidgen`."
+    return f"`from {module} import ...`"
 
 
 def _first_sentence(about: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from docs.build.committed import ROOT
+from docs.build.site import ROOT
 from docs.build.site.addresses import lead_links
 from docs.build.site.api import write_reference
 from docs.build.site.commands import write_commands
-from docs.build.site.gallery import list_files, write_gallery
+from docs.build.site.gallery import list_files, write_cards
 from docs.build.site.mathematics import pack_font, replace_equations
 from docs.build.site.root_pages import write_root_pages
 from docs.build.site.tutorials import list_tutorials, name_page, write_scripts
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # Material loads this from the network where pages are opened as files; ours is in the site.
 _SHIM = "https://unpkg.com/iframe-worker/shim"
 _OUR_SHIM = "assets/search-in-files.js"
+_CARDS = "<!-- cards -->"
 _GENERATED: dict[str, str] = {}
-_FILLED = {"Tutorials": "tutorials/", "API": "api/"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -34,13 +34,18 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     _GENERATED.update(write_reference(pages))
     _GENERATED.update(write_scripts())
     _GENERATED["every-option.md"] = write_commands()
-    _GENERATED["gallery.md"] = write_gallery()
     tutorials = [name_page(file) for file in list_tutorials()]
     api = sorted(page for page in _GENERATED if page.startswith("api/"))
-    api.sort(key=lambda page: page not in ("api/index.md", "api/smidgen.md"))
+    api.sort(key=_order_page)
     found = {"Tutorials": tutorials, "API": api}
     config.nav = [entry for part in config.nav or [] if (entry := _fill(part, found))]
     return config
+
+
+def _order_page(page: str) -> tuple[bool, bool, str]:
+    """The reference's first page, the rooms with `smidgen` itself before them, the rest."""
+    stem = page.removesuffix(".md")
+    return stem != "api/index", stem == "api/deeper", stem
 
 
 def _fill(part: Any, found: dict[str, list[str]]) -> Any:
@@ -81,6 +86,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     address = page.file.src_uri
     if address not in _GENERATED:
         markdown = lead_links(markdown, f"docs/{address}", address)
+    if _CARDS in markdown:
+        markdown = markdown.replace(_CARDS, write_cards())
     return replace_equations(markdown)
 
 

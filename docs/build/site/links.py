@@ -35,9 +35,9 @@ class _Reader(HTMLParser):
         self.page.anchors |= {values[name] for name in ("id", "name") if name in values}
         if tag == "a" and "href" in values:
             self.page.links.append(values["href"])
-        if values.get(_LOADED.get(tag, "")):
-            if tag != "link" or values.get("rel") not in ("canonical", "prev", "next"):
-                self.page.loaded.append(values[_LOADED[tag]])
+        named = tag == "link" and values.get("rel") in ("canonical", "prev", "next")
+        if values.get(_LOADED.get(tag, "")) and not named:
+            self.page.loaded.append(values[_LOADED[tag]])
         if tag == "img" and "alt" not in values:
             self.page.unnamed += 1
 
@@ -93,9 +93,10 @@ def _check_page(
             target /= "index.html"
         if not target.exists():
             yield f"links to {address}, which is not there"
-        elif parts.fragment and target in pages:
-            if unquote(parts.fragment) not in pages[target].anchors:
-                yield f"links to {address}, but there is no such anchor"
+        elif parts.fragment and unquote(parts.fragment) not in (
+            pages[target].anchors if target in pages else {unquote(parts.fragment)}
+        ):
+            yield f"links to {address}, but there is no such anchor"
 
 
 def _find(page: Path, address: str, root: Path | None) -> Path:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 
 import latex2mathml.converter
-import ziamath
 from fontTools import subset
 from fontTools.ttLib import TTFont
 
@@ -20,7 +20,7 @@ _DISPLAY = re.compile(r"^( *)```math\n(.*?)\n *```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"\$`([^`\n]+)`\$")
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 # What an equation must not hold once it is MathML: LaTeX that was not understood.
-_LEFT_OVER = re.compile(r"\\|<mo>&#x00026;</mo>|<mi>&#x00026;</mi>|&amp;")
+_LEFT_OVER = re.compile(r"\\|&(?!#x)|&#x00026;")
 # Names of functions, which Chromium would set without the space that belongs behind them.
 _NAMES = re.compile(
     r"(?<!<msub>)(?<!<msup>)(?<!<munder>)<m[io]>(log|exp|max|min|tr|diag|erf)</m[io]>"
@@ -54,9 +54,14 @@ def convert_equation(latex: str, *, display: bool) -> str:
         ValueError: If part of the equation was not understood.
     """
     way = "block" if display else "inline"
-    words = latex2mathml.converter.convert(latex, display=way)
+    # A bar's own letter is too short to be seen above another.
+    words = latex2mathml.converter.convert(
+        latex.replace("\\bar{", "\\overline{"), display=way
+    )
     if _LEFT_OVER.search(words):
-        raise ValueError(f"the equation {latex!r} has LaTeX that latex2mathml does not know")
+        raise ValueError(
+            f"the equation {latex!r} has LaTeX that latex2mathml does not know"
+        )
     words = re.sub(r"<mi>(&#x[0-9A-F]+;)</mi>", _set_upright, words)
     words = words.replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
     words = re.sub(r"<mi>(&#x0224[0-9A-F];)</mi>", r"<mo>\1</mo>", words)
@@ -113,7 +118,10 @@ def pack_font() -> bytes:
         A font in the format WOFF. It comes with ziamath, and has the table by which a
         browser stretches brackets; of system fonts only some have one.
     """
-    source = next(Path(ziamath.__file__).parent.glob("fonts/STIXTwoMath*.ttf"))
+    package = find_spec("ziamath")
+    assert package is not None
+    assert package.origin is not None
+    source = next(Path(package.origin).parent.glob("fonts/STIXTwoMath*.ttf"))
     options = subset.Options(flavor="woff", layout_features=["*"], notdef_outline=True)
     with TTFont(source) as font:
         narrowed = subset.Subsetter(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from docs.build.committed import ROOT
+from docs.build.site import ROOT
 from docs.build.site.addresses import lead_links
 
 _COPIED = {
@@ -42,7 +42,9 @@ def _write_which_method() -> str:
 
 
 def _write_versions() -> str:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     pins = dict(
         line.split("==")
         for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()

@@ -10,7 +10,7 @@ import ast
 import re
 from pathlib import Path
 
-from docs.build.committed import ROOT
+from docs.build.site import ROOT
 
 FOLDER = ROOT / "docs" / "tutorials"
 _MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import markdown
 import pytest
 from docs.build.site import ROOT
 from docs.build.site.addresses import lead_links
@@ -90,6 +91,15 @@ def test_code_is_no_equation():
     replaced = replace_equations(page)
     assert "x = '$`y`$'" in replaced
     assert replaced.count("<math") == 1
+
+
+def test_an_equation_that_begins_a_line_stays_in_its_paragraph():
+    page = markdown.markdown(
+        replace_equations("The rate is\n$`e^{-a}`$, and no\nmore."),
+        extensions=["md_in_html"],
+    )
+    assert page.count("<p>") == 1
+    assert page.endswith("</math></span>, and no\nmore.</p>")
 
 
 def test_links_beside_the_docs_lead_to_pages():

@@ -105,8 +105,9 @@ def replace_equations(markdown: str) -> str:
         return f"\0{len(kept) - 1}\0"
 
     markdown = _FENCE.sub(keep, _DISPLAY.sub(show, markdown))
+    # Markdown takes a line that begins with `<math>` for a block, one with `<span>` not.
     markdown = _INLINE.sub(
-        lambda found: convert_equation(found[1], display=False), markdown
+        lambda found: f"<span>{convert_equation(found[1], display=False)}</span>", markdown
     )
     return re.sub("\0(\\d+)\0", lambda found: kept[int(found[1])], markdown)
 

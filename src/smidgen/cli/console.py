@@ -133,10 +133,10 @@ def show_record(record: Record) -> None:
     from smidgen.report.one_record.verdict import list_sides
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
     columns = list_columns(record)
     rows = score_rows(record)
     sized = any(row.size for row in rows)
+    table.add_column("", no_wrap=sized)
     if sized:
         table.add_column("size", no_wrap=True)
     shown = [i for i, column in enumerate(columns) if column.score in _HEADINGS]
@@ -144,7 +144,10 @@ def show_record(record: Record) -> None:
         heading = _HEADINGS[columns[index].score]
         # With a column of sizes, the others must be narrow to fit 80 characters.
         narrow = heading.removesuffix(" stored") if sized else heading
-        table.add_column(narrow, justify="right", no_wrap=sized)
+        # Neither a heading nor a number is cut within a word.
+        words = " ".join([narrow, *(row.cells[index].plain_text for row in rows)]).split()
+        longest = max(map(len, words))
+        table.add_column(narrow, justify="right", no_wrap=sized, min_width=longest)
     for row in rows:
         cells = [row.cells[index] for index in shown]
         texts = [

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Self
 from smidgen.decide.calibration_rows import require_open_fraction
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.runtime.reading import make_from_json
+from smidgen.runtime.showing.html import ShownInNotebook
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecisionRule(ABC):
+class DecisionRule(ShownInNotebook, ABC):
     """A decision on each row of a predictive, made from `rows` others.
 
     `left_out` counts the rows that had no label (−100) and so could not help.

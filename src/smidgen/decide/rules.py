@@ -19,6 +19,7 @@ from smidgen.runtime.artifact import (
     require_schema,
     write_sealed_json,
 )
+from smidgen.runtime.showing.html import ShownInNotebook
 from smidgen.runtime.writing.rules_note import RULES_NOTE
 
 _SCHEMA = 1
@@ -29,7 +30,7 @@ _ADVICE = "Make the rules again."
 
 
 @dataclass(frozen=True)
-class Rules:
+class Rules(ShownInNotebook):
     """What to do with predictions: each rule, or None where there is none."""
 
     abstain: AbstainRule | None = None

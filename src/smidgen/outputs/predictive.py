@@ -24,10 +24,11 @@ from smidgen.outputs.links import (
     both_outcomes,
     draws_at_temperatures,
 )
+from smidgen.runtime.showing.html import ShownInNotebook
 
 
 @dataclass(frozen=True, eq=False)
-class Predictive(ABC):
+class Predictive(ShownInNotebook, ABC):
     """Predictions for B examples, on the CPU."""
 
     kind: ClassVar[str]
@@ -255,6 +256,10 @@ class BernoulliPredictive(Predictive):
     information: Tensor | None = None
     kind: ClassVar[str] = "bernoulli"
 
+    def __repr__(self) -> str:
+        count, labels = self.logits.shape
+        return f"BernoulliPredictive({count} examples, {labels} labels)"
+
     @classmethod
     def from_logits(cls, logits: Tensor, temperature: float = 1.0) -> BernoulliPredictive:
         """Wrap the point prediction σ(logits / temperature)."""
@@ -303,6 +308,10 @@ class GaussianPredictive(Predictive):
     variance: Tensor
     noise: Tensor
     kind: ClassVar[str] = "gaussian"
+
+    def __repr__(self) -> str:
+        count, outputs = self.mean.shape
+        return f"GaussianPredictive({count} examples, {outputs} outputs)"
 
     @property
     def total_variance(self) -> Tensor:

@@ -42,7 +42,12 @@ from smidgen.posterior.cost.model import (
 from smidgen.posterior.cost.swag import touched_layers
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.runtime.memory import available_bytes, format_bytes
-from smidgen.runtime.text_table import format_table
+from smidgen.runtime.showing.html import (
+    Printed,
+    PrintedTable,
+    ShownInNotebook,
+    format_text,
+)
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks, find_body
@@ -76,7 +81,7 @@ class PlanRow:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ShownInNotebook):
     """The chosen posterior and its alternatives; print it.
 
     Args:
@@ -140,9 +145,13 @@ class Plan:
         timed = f"; time for {self.examples:,} examples" if self.chosen.seconds else ""
         return f"{self.model}, batches of {self.batch}, {memory} available{timed}."
 
+    def printed_parts(self) -> list[Printed]:
+        """List the heading, the table and the remarks."""
+        table = PrintedTable(self.table(), left=(0, 1, 2))
+        return [self.heading(), "", table, "", *self.remarks()]
+
     def __str__(self) -> str:
-        table = format_table(self.table(), left=(0, 1, 2))
-        return "\n".join([self.heading(), "", table, "", *self.remarks()])
+        return format_text(self.printed_parts())
 
 
 def plan(

@@ -17,6 +17,7 @@ from smidgen.posterior.choice import Choice
 from smidgen.posterior.output_covariance import CovarianceTerm
 from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.keeping.structure import unwrap
+from smidgen.runtime.showing.html import ShownInNotebook
 from smidgen.weights.blocks import LayerBlock
 from smidgen.weights.subset import Subset, check_subset
 
@@ -69,7 +70,7 @@ class SampleCalibration:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Posterior(ABC):
+class Posterior(ShownInNotebook, ABC):
     """A distribution over a subset of a model's weights; all others stay fixed.
 
     A new kind implements how it is drawn (`sampler`), which models it belongs to

@@ -11,7 +11,12 @@ from typing import Any
 
 from smidgen.errors import StoreError
 from smidgen.runtime.reading import convert_json, make_from_json
-from smidgen.runtime.text_table import format_table
+from smidgen.runtime.showing.html import (
+    Printed,
+    PrintedTable,
+    ShownInNotebook,
+    format_text,
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class _Plain:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(ShownInNotebook):
     """The candidates in the order of their cost, and the one that was kept.
 
     The first is temperature scaling; of a regression, the model with its noise refitted.
@@ -150,7 +155,8 @@ class Choice:
             folds=plain.folds,
         )
 
-    def __str__(self) -> str:
+    def printed_parts(self) -> list[Printed]:
+        """List the verdict, the table of candidates and the notes."""
         first, *_ = self.candidates
         heading = f"against {_within(first.label)}"
         rows = [("", "NLL", heading, "95 % interval", "floats", "cost", "")]
@@ -170,13 +176,15 @@ class Choice:
                     "kept" if each.name == self.kept else "",
                 )
             )
-        lines = [self.verdict(), "", format_table(rows, left=(0, 6)), ""]
-        lines.append(
+        note = (
             f"{self.rows:,} held-out rows in {self.folds} folds, each scored with what the others "
             "chose. Cost: a prediction's time over a plain forward pass's."
         )
-        lines += [f"Not tried: {each.label}: {each.reason}." for each in self.left_out]
-        return "\n".join(lines)
+        left_out = [f"Not tried: {each.label}: {each.reason}." for each in self.left_out]
+        return [self.verdict(), "", PrintedTable(rows, left=(0, 6)), "", note, *left_out]
+
+    def __str__(self) -> str:
+        return format_text(self.printed_parts())
 
 
 def _compare(candidate: TriedCandidate, first: TriedCandidate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,12 +25,19 @@ from smidgen.runtime.artifact import (
 )
 from smidgen.runtime.files import write_text
 from smidgen.runtime.reading import make_from_json
+from smidgen.runtime.showing.html import (
+    Printed,
+    PrintedTable,
+    ShownInNotebook,
+    format_text,
+)
 from smidgen.runtime.system.process import count_cores
 
 RECORD_SCHEMA = 1
 BASELINES = ("map", "temperature")
 """Methods that all others are compared with: the point estimate, without and with a temperature."""
 _ADVICE = "Make one with 'smidgen evaluate --json' or 'smidgen demo'."
+_SHOWN = 80
 _SOURCES = ("smidgen", "smidgen_studies")
 _PACKAGES = ("smidgen", "torch", "numpy", "scipy", "safetensors", "transformers")
 
@@ -64,8 +72,21 @@ def _machine() -> dict[str, Any]:
     }
 
 
+def _shorten(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Write values as JSON, each in at most one line."""
+    written = {
+        # A record in memory may hold what a file may not.
+        name: json.dumps(value, default=str, ensure_ascii=False)
+        for name, value in values.items()
+    }
+    return [
+        (name, text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…")
+        for name, text in written.items()
+    ]
+
+
 @dataclass(frozen=True)
-class Record:
+class Record(ShownInNotebook):
     """One run as plain JSON: nothing in it needs a model to be read.
 
     Args:
@@ -87,6 +108,20 @@ class Record:
         default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds")
     )
     schema: int = RECORD_SCHEMA
+
+    def printed_parts(self) -> list[Printed]:
+        """List what it is of, its settings and its results, long values cut."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        heading = f"Record of {self.kind}: {self.status}{seed}, {self.created}"
+        tables = [
+            PrintedTable([(title, ""), *_shorten(values)], left=(0, 1))
+            for title, values in (("config", self.config), ("results", self.results))
+            if values
+        ]
+        return [heading, *tables]
+
+    def __str__(self) -> str:
+        return format_text(self.printed_parts())
 
     def to_fields(self) -> dict[str, Any]:
         """List the fields and, last, a digest over them all."""

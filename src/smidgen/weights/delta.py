@@ -29,6 +29,7 @@ from smidgen.runtime.artifact import (
 from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.keeping.structure import unwrap
 from smidgen.runtime.reading import convert_json
+from smidgen.runtime.showing.html import ShownInNotebook
 from smidgen.runtime.storage.offload import require_loaded
 from smidgen.weights.subset import Subset
 from smidgen.weights.vector import SubsetIndex, find_parameters, write_entries
@@ -38,7 +39,7 @@ _KEY = "smidgen-delta"
 
 
 @dataclass(frozen=True, eq=False)
-class Delta:
+class Delta(ShownInNotebook):
     """A sparse change of a base model.
 
     Args:

@@ -22,6 +22,7 @@ from torch import Tensor
 from smidgen.errors import ArgumentError, StoreError, SubsetError
 from smidgen.runtime import artifact
 from smidgen.runtime.reading import convert_json
+from smidgen.runtime.showing.html import ShownInNotebook
 from smidgen.types import Shape
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin, combine_origins
 
@@ -54,7 +55,7 @@ Part = Whole | Block | Entries
 
 
 @dataclass(frozen=True, eq=False)
-class Subset:
+class Subset(ShownInNotebook):
     """A set of weights of a model, by parameter name.
 
     Args:
@@ -179,10 +180,8 @@ class Subset:
         )
 
     def __str__(self) -> str:
-        rows = [
-            f"  {name}: {_describe(part, self.universe[name])}"
-            for name, part in list(self.parts.items())[:_PRINTED_ROWS]
-        ]
+        shown = list(self.parts.items())[:_PRINTED_ROWS]
+        rows = [f"  {name}: {_describe(part, self.universe[name])}" for name, part in shown]
         hidden = len(self.parts) - len(rows)
         if hidden:
             rows.append(f"  … and {hidden} more")

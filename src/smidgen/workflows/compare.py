@@ -26,7 +26,7 @@ from smidgen.report import fields
 from smidgen.report.one_record import tables
 from smidgen.report.one_record.verdict import list_sides
 from smidgen.runtime.record import BASELINES, Record
-from smidgen.runtime.text_table import format_table
+from smidgen.runtime.showing.html import Printed, PrintedTable, format_text
 from smidgen.types import Batch
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
@@ -61,7 +61,8 @@ class Comparison(Record):
         """
         return report.write(self, as_path("path", path))
 
-    def __str__(self) -> str:
+    def printed_parts(self) -> list[Printed]:
+        """List the table of scores and the verdict."""
         headings = ("", *(column.plain_heading for column in tables.list_columns(self)))
         rows = [
             (row.label, *(cell.plain_text for cell in row.cells))
@@ -70,7 +71,10 @@ class Comparison(Record):
         lines = [*report.verdict(self), *list_sides(self), *self.results.get("notes", ())]
         if "choice" in self.results:
             lines.append(f"Chosen on held-out rows: {self.results['choice']['verdict']}")
-        return "\n".join([format_table([headings, *rows], left=(0,)), "", *lines])
+        return [PrintedTable([headings, *rows]), "", *lines]
+
+    def __str__(self) -> str:
+        return format_text(self.printed_parts())
 
 
 def compare(

@@ -38,8 +38,13 @@ from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import output_moments
 from smidgen.runtime.guard import preserve_random_state
+from smidgen.runtime.showing.html import (
+    Printed,
+    PrintedTable,
+    ShownInNotebook,
+    format_text,
+)
 from smidgen.runtime.storage.quantised import is_quantised
-from smidgen.runtime.text_table import format_table
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks
@@ -97,7 +102,7 @@ class LayerCheck:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(ShownInNotebook):
     """The checks of all layers, which print as a table.
 
     Args:
@@ -155,9 +160,13 @@ class Verification:
             "structure='ekfac', or approximation='expand'."
         )
 
+    def printed_parts(self) -> list[Printed]:
+        """List the table of checks and the summary."""
+        table = PrintedTable([_HEADINGS, *map(_cells, self.checks)], left=(0, 6))
+        return [table, "", self.summary()]
+
     def __str__(self) -> str:
-        table = format_table([_HEADINGS, *map(_cells, self.checks)], left=(0, 6))
-        return f"{table}\n\n{self.summary()}"
+        return format_text(self.printed_parts())
 
 
 # Inside a caller's inference mode no copy of a weight could be differentiated.

@@ -10,6 +10,7 @@ from torch import nn
 
 from smidgen.errors import StructureError, require_kind
 from smidgen.runtime.keeping.structure import unwrap
+from smidgen.runtime.showing.html import ShownInNotebook
 from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Shape
 from smidgen.weights.adapters import NeverRuns, find_adapter_objection
@@ -26,7 +27,7 @@ _NO_OUTPUTS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(ShownInNotebook):
     """Which modules of a model are affine layers, and why the others are left out.
 
     `output_layers` make the outputs; there are none where something else may make them, and

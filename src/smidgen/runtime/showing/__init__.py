@@ -1,0 +1,1 @@
+"""How values and progress look in a notebook."""

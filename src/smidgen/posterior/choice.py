@@ -173,7 +173,8 @@ class Choice:
         lines = [self.verdict(), "", format_table(rows, left=(0, 6)), ""]
         lines.append(
             f"{self.rows:,} held-out rows in {self.folds} folds, each scored with what the others "
-            "chose. Cost: a prediction's time over a plain forward pass's."
+            "chose. Cost: a prediction's time over a plain forward pass's. The order: what "
+            "needs no backward pass through the network first, then by floats."
         )
         lines += [f"Not tried: {each.label}: {each.reason}." for each in self.left_out]
         return "\n".join(lines)

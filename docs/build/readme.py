@@ -19,7 +19,7 @@ from docs.build import (
 )
 from docs.build.committed import RESULTS, ROOT, read_packed, recipe_records
 
-from smidgen.report.fields import read_floor
+from smidgen.report.fields import read_floor, read_label
 from smidgen.report.formats import format_count, format_nll, format_rate, format_ratio
 from smidgen.report.many_records.aggregate import average_groups
 from smidgen.report.one_record.tables import score_rows
@@ -54,7 +54,7 @@ def demo() -> str:
 
 SHOWN = {
     "MAP": "MAP",
-    "temperature": "Temperature",
+    "temperature": "Temperature scaling",
     "last layer, joint": "Last layer",
     "10 %, joint, by group": "Sparse-KFAC 10 %",
     "10 % and the head, joint, by group": "Sparse-KFAC 10 % and the head",
@@ -257,7 +257,7 @@ def swag() -> str:
             plain = method["name"] in ("map", "temperature")
             if plain and kind == "SWAG":
                 continue
-            label = method["label"] if plain else f"{kind}: {method['label']}"
+            label = read_label(method) if plain else f"{kind}: {read_label(method)}"
             scores = method["scores"]
             slower = method.get("relative_seconds")
             floor = read_floor(method, "ece_equal_mass")

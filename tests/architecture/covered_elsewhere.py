@@ -19,7 +19,8 @@ _COVERING = {
     "integration/test_causal.py": "integrations/causal",
     "integration/test_cli.py": """
         cli/app cli/console cli/evaluate cli/finetune cli/fit cli/options/lists
-        cli/options/methods cli/options/select cli/options/text cli/predict cli/ramp cli/report
+        cli/options/budget cli/options/methods cli/options/select cli/options/text cli/predict
+        cli/ramp cli/report
         workflows/fit_posterior workflows/ramp/swag workflows/text_task
     """,
     "integration/test_cli_bayestune.py": """

@@ -322,7 +322,7 @@ def test_without_a_choice_fit_tries_several_and_tells(world, tmp_path, capsys):
     found = json.loads(numbers.read_text())
     assert found["verdict"] in shown
     names = [each["name"] for each in found["choice"]["candidates"]]
-    assert names[:3] == ["temperature", "isotropic", "last-layer"]
+    assert names[:3] == ["temperature", "last-layer", "isotropic"]
     assert found["kept"] in names
     assert found["choice"]["rows"] == 64
     network, _ = load_classifier(world / "map")
@@ -331,6 +331,24 @@ def test_without_a_choice_fit_tries_several_and_tells(world, tmp_path, capsys):
     record = tmp_path / "record.json"
     assert evaluate(world, folder, "map", "--json", record) == 0
     assert Record.load(record).results["choice"]["kept"] == found["kept"]
+
+
+def test_what_the_choice_may_cost_is_typed(world, tmp_path, capsys):
+    numbers = tmp_path / "kept.json"
+    budget = {"memory": "0.3 kB", "seconds": "600"}
+    assert fit_with(world, tmp_path / "kept", json=numbers, **budget) == 0
+    left_out = json.loads(numbers.read_text())["choice"]["left_out"]
+    assert left_out
+    assert all("and memory allows 300 bytes" in each["reason"] for each in left_out)
+    capsys.readouterr()
+    for options, message in (
+        ({"memory": "much"}, "--memory must be a number of bytes, got 'much'. Try 50MB."),
+        ({"seconds": "0"}, "--seconds must be above 0, got 0"),
+        ({"memory": "1MB", "percent": 3}, "--memory must be left out where options say"),
+        ({"seconds": 9, "select": "last-layer"}, "--seconds must be left out where"),
+    ):
+        assert fit_with(world, tmp_path / "none", **options) == 1
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_without_training_data_nothing_is_tried(world, tmp_path, capsys):

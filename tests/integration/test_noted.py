@@ -146,6 +146,22 @@ def test_fit_uses_the_rows_that_finetune_held_out(world, tmp_path, capsys):
     assert f"Calibrating on {len(parts['calibration'])} rows of" in shown
 
 
+def test_evaluate_says_how_many_rows_trained_the_model(world, tmp_path, capsys):
+    lines = (world / "train.tsv").read_text().splitlines()
+    mixed = tmp_path / "mixed.tsv"
+    mixed.write_text("\n".join([*lines[:8], "a a b c d d\tb b b b b b\tmore"]) + "\n")
+    for path, seen in ((world / "train.tsv", COUNT), (mixed, 7)):
+        capsys.readouterr()
+        assert not run("evaluate", world / "map", world / "posterior", "--test", path,
+                       "--json", tmp_path / "record.json", "--overwrite")  # fmt: skip
+        told = f"{seen} of these {COUNT if seen == COUNT else 8} rows trained this model"
+        assert told in " ".join(capsys.readouterr().err.split())
+        (note,) = Record.load(tmp_path / "record.json").results["notes"]
+        assert note.startswith(told)
+    assert not evaluate(world)
+    assert "trained this model" not in capsys.readouterr().err
+
+
 def test_a_forgotten_pair_changes_no_answer(world, tmp_path, capsys):
     typed = ("--text", "first", "--text-pair", "second", "--max-length", 14)
     whole = predict(world, tmp_path / "whole.json", *typed)

@@ -120,8 +120,12 @@ def test_a_table_with_classes(table, tmp_path, capsys):
     lacking = write_rows(tmp_path / "lacking.csv", ["towns"], [["Ulm"]])
     assert smidgen("predict", out, "--data", lacking) == 1
     assert "must have the column 'x', as in training" in capsys.readouterr().err
+    capsys.readouterr()
     assert smidgen("evaluate", out, "--test", table, "--report", tmp_path / "p.html") == 0
-    assert (tmp_path / "p.html").is_file()
+    used = sum(len(rows) for part, rows in note.split.rows.items() if part != "test")
+    told = f"{used} of these 400 rows trained this model or chose something for it"
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert told in (tmp_path / "p.html").read_text()
     assert smidgen(*words, "--epochs", 20) == 0
     assert "done already" in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ NLL = {"map": 0.5204, "temperature": 0.3951, "last-layer": 0.3934, "sparse-kfac"
 ECE = {"map": 0.107, "temperature": 0.0541, "last-layer": 0.0532, "sparse-kfac": 0.0311}
 LABELS = {
     "map": "MAP",
-    "temperature": "Temperature",
+    "temperature": "Temperature scaling",
     "last-layer": "Last layer",
     "sparse-kfac": "Sparse-KFAC",
 }

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Context, Option
 
 import smidgen
-from smidgen.cli.console import out, show_record
 from smidgen.cli.options import noted, outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import refuse_missing, require_files_or_folders
@@ -70,11 +69,15 @@ def evaluate(
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     table = network.read(test, seen.columns)
-    ready.warn_of_seen_rows(seen.note, table, lambda p: network.read(p, seen.columns))
+    texts_only = (*seen.columns[:2], None)
+
+    def read(path: Path) -> TextTable:
+        return network.read(path, texts_only)
+
+    known = ready.find_seen_rows(seen.note, table, test, read)
     shifted = {}
     for key, path in items:
-        others = network.read(path, (*seen.columns[:2], None))
-        shifted[key] = network.batch(others, *sizes)
+        shifted[key] = network.batch(read(path), *sizes)
     record = smidgen.compare(
         network.problem,
         loaded if name is None else {name: loaded},
@@ -87,11 +90,7 @@ def evaluate(
         },
         settings=_make_settings(posterior, table, network),
     )
-    show_record(record)
-    if json_file is not None:
-        out.print(f"\nwrote {record.save(json_file)}")
-    if page is not None:
-        out.print(f"wrote {record.report(page)}")
+    ready.show_scores(record, known, page, json_file)
     run.finish()
 
 

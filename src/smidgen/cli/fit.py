@@ -13,7 +13,7 @@ from typer import Option
 import smidgen
 from smidgen.cli.completion.table import offer
 from smidgen.cli.console import Steps, out, write_json
-from smidgen.cli.options import methods, noted, outputs
+from smidgen.cli.options import budget, methods, noted, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files, require_one_of
@@ -34,6 +34,7 @@ from smidgen.runtime.writing.claim import Claim
 from smidgen.runtime.writing.writable import require_space
 from smidgen.select import SELECTORS
 from smidgen.weights.blocks import find_body
+from smidgen.workflows.bayesify.settings import BayesifySettings
 from smidgen.workflows.fit_posterior import (
     CHECKPOINT_EVERY,
     FitChoices,
@@ -114,6 +115,8 @@ def fit(
     rates: methods.Rates = None,
     trial_steps: methods.TrialSteps = 400,
     samples: methods.Samples = 32,
+    memory: budget.Memory = None,
+    seconds: budget.Seconds = None,
     batch_size: texts.BatchSize = 16,
     max_length: noted.MaxLength = None,
     overwrite: texts.Overwrite = False,
@@ -121,11 +124,13 @@ def fit(
 ) -> None:
     """Make a trained model Bayesian: try the cheap things first, and keep what pays."""
     methods.refuse_unused(method, context)
+    by_hand = _is_by_hand(context)
+    settings = budget.read_budget(memory, seconds, by_hand=by_hand)
     run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
     seen = noted.find_seen(source, text, text_pair, label, max_length)
     rows = _Rows((train, val), seen, batch_size, seed)
-    if not _is_by_hand(context):
-        _bayesify_text(source, rows, folder, exact, json_file, run)
+    if not by_hand:
+        _bayesify_text(source, rows, folder, exact, json_file, run, settings)
         return
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
     selection = selecting.read_selection(select, sizes=sizes, patterns=pattern, seed=seed)
@@ -169,6 +174,7 @@ def _bayesify_text(
     exact: bool,
     json_file: Path | None,
     run: Claim,
+    settings: BayesifySettings,
 ) -> None:
     """Try several posteriors, keep one, save it and print the account."""
     say = Steps()
@@ -178,7 +184,9 @@ def _bayesify_text(
     tables = rows.read(loaded, say)
     seen, held_out = (loaded.batch(table, *rows.sizes) for table in tables)
     say("Trying temperature scaling, the last layer and deeper ones")
-    posterior = smidgen.bayesify(loaded.problem, seen, held_out, seed=rows.seed)
+    posterior = smidgen.bayesify(
+        loaded.problem, seen, held_out, settings=settings, seed=rows.seed
+    )
     if isinstance(posterior, LaplacePosterior) and not exact:
         # At the precision just chosen, few eigenvectors matter.
         posterior = posterior.compress(TOLERANCE)

@@ -178,7 +178,8 @@ class Choice(ShownInNotebook):
             )
         note = (
             f"{self.rows:,} held-out rows in {self.folds} folds, each scored with what the others "
-            "chose. Cost: a prediction's time over a plain forward pass's."
+            "chose. Cost: a prediction's time over a plain forward pass's. The order: what "
+            "needs no backward pass through the network first, then by floats."
         )
         left_out = [f"Not tried: {each.label}: {each.reason}." for each in self.left_out]
         return [self.verdict(), "", PrintedTable(rows, left=(0, 6)), "", note, *left_out]

@@ -14,6 +14,10 @@ from smidgen.runtime.record import BASELINES, Record
 
 MAP, TEMPERATURE = BASELINES
 _PREFERRED = "sparse-kfac"
+_OLDER = {
+    "Temperature": "Temperature scaling",
+    "MAP, calibrated": "Temperature scaling, kept",
+}
 _ECE = ("ece_equal_mass", "ece")
 CALIBRATION = (*_ECE, "ece_equal_width")
 """Sample calibration errors: chance adds to each, so its floor is shown beside it."""
@@ -49,8 +53,8 @@ def list_methods(record: Record) -> list[MethodFields]:
 def read_label(method: MethodFields) -> str:
     """Name a method as people read it."""
     text = method.get("label") or label_method(method["name"])
-    # Records written before 0.1 call an affine layer a map.
-    return str(text).replace("ll maps", "ll layers")
+    # Records written before 0.1 call some things otherwise.
+    return _OLDER.get(str(text), str(text).replace("ll maps", "ll layers"))
 
 
 def find_method(record: Record, name: str) -> MethodFields | None:

@@ -24,7 +24,7 @@ FAMILIES = {
     "laplace": "Laplace",
     "swag": "SWAG",
     "ssvi": "SSVI",
-    "point": "MAP, calibrated",
+    "point": "Temperature scaling, kept",
 }
 """What a fit is called, by the name of its method."""
 
@@ -47,7 +47,7 @@ _LONG_DASH = (8.0, 2.0)
 
 METHODS: Mapping[str, KnownMethod] = {
     "map": KnownMethod("MAP", Style("#5f6368", "o", (1.2, 1.6))),
-    "temperature": KnownMethod("Temperature", Style("#d55e00", "s", (4.5, 1.8))),
+    "temperature": KnownMethod("Temperature scaling", Style("#d55e00", "s", (4.5, 1.8))),
     "sparse-kfac": KnownMethod(
         "Sparse-KFAC",
         Style("#0072b2", "D"),
@@ -91,7 +91,7 @@ METHODS: Mapping[str, KnownMethod] = {
         "KFAC | last",
     ),
     "bayesify": KnownMethod("bayesify", Style("#882255", "D")),
-    "point": KnownMethod("MAP, calibrated", Style("#d55e00", "o", (4.5, 1.8))),
+    "point": KnownMethod("Temperature scaling, kept", Style("#d55e00", "o", (4.5, 1.8))),
     "magnitude": KnownMethod(
         "Largest weights", meaning="single weights of the largest magnitude"
     ),

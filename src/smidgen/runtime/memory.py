@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ _FILES = (
 # Where torch lets a new tensor begin: at multiples of so many bytes.
 _ALIGNMENT = 64
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+_WRITTEN = re.compile(r"([0-9]+\.?[0-9]*(?:e[0-9]+)?) *([a-zA-Z]*)", re.ASCII)
 
 
 def available_bytes(device: torch.device | str = "cpu") -> int | None:
@@ -53,6 +55,27 @@ def available_bytes(device: torch.device | str = "cpu") -> int | None:
 def count_bytes(model: nn.Module) -> int:
     """Count the bytes of a model's parameters and buffers."""
     return sum(tensor.nbytes for tensor in model.state_dict().values())
+
+
+def read_bytes(name: str, text: str) -> int:
+    """Read a number of bytes as people write it: 200kB, 50 MB, 1.5GB, 4096.
+
+    Args:
+        name: What it is, for the refusal.
+        text: The number, with a decimal unit or without one.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        ArgumentError: If it is no number above zero.
+    """
+    found = _WRITTEN.fullmatch(text.strip())
+    unit = "" if found is None else found[2].casefold().removesuffix("b")
+    powers = ["", *(each[0].casefold() for each in _UNITS[1:])]
+    if found is None or unit not in powers or not 0 < float(found[1]) < float("inf"):
+        raise ArgumentError(f"{name} must be a number of bytes, got {text!r}. Try 50MB.")
+    return int(float(found[1]) * 1000 ** powers.index(unit))
 
 
 def format_bytes(count: int) -> str:

@@ -36,6 +36,7 @@ from smidgen.report.names import label_method
 from smidgen.runtime.guard import preserve_random_state
 from smidgen.runtime.record import BASELINES
 from smidgen.types import Batch
+from smidgen.workflows.naming import label_temperature
 
 _TIMED_BATCHES, _TIMED_ROUNDS = 4, 5
 # A slow prediction is timed once.
@@ -109,7 +110,7 @@ def predict_point(
         predict_from_outputs(likelihood, outputs, scale),
         relative_seconds=1.0,
         settings={"noise" if noisy else "temperature": scale},
-        label="MAP, noise refitted" if noisy else None,
+        label=label_temperature(likelihood) if noisy else None,
     )
     return [plain, scaled], test.targets
 

@@ -6,17 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from smidgen.curvature.operators import STRUCTURES, Isotropic
+from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.posterior.base import Posterior
+from smidgen.posterior.point import PointPosterior
 from smidgen.report.formats import THIN
 from smidgen.report.names import FAMILIES, label_method, label_within
 from smidgen.select import SELECTORS
 from smidgen.weights.origin import LAST_LAYER_ORIGIN, Origin
 
+_TEMPERATURE = "temperature"
 # Laplace posteriors are named by the selector of their weights alone.
 _UNNAMED = "laplace"
 _ISOTROPIC = Isotropic.structure
 # What the origin of joined posteriors notes of them.
 _JOINED = "structures"
+
+
+def label_temperature(likelihood: Likelihood | None) -> str:
+    """Name temperature scaling, or what takes its place in a regression."""
+    noisy = isinstance(likelihood, Gaussian)
+    return "MAP, noise refitted" if noisy else label_method(_TEMPERATURE)
 
 
 def name_posterior(posterior: Posterior, beside: Sequence[Posterior]) -> str:
@@ -43,6 +52,9 @@ def label_posterior(posterior: Posterior) -> str:
     """Name a posterior for readers, with the selector that its subset remembers."""
     origin, method = posterior.subset.origin, posterior.method
     structure = getattr(posterior, "structure", None)
+    if method == PointPosterior.method:
+        # Beside the baseline of the same name, which is always shown.
+        return f"{label_temperature(posterior.likelihood)}, kept"
     if structure == _ISOTROPIC:
         return _label_isotropic(origin)
     if origin is None or origin.selector == method:

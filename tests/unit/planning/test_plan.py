@@ -23,7 +23,7 @@ from smidgen.planning.settings import PlanSettings
 from smidgen.posterior.cost.laplace import LAPLACE_COSTS
 from smidgen.posterior.cost.model import Setting
 from smidgen.posterior.swag import COVARIANCE_KINDS
-from smidgen.runtime.memory import available_bytes, format_bytes
+from smidgen.runtime.memory import available_bytes, format_bytes, read_bytes
 from smidgen.weights.blocks import find_blocks
 from tests.support.cases import CASES, SELECTORS, Case, OneBlock, bert, padded_tokens
 
@@ -488,3 +488,17 @@ def test_a_fit_is_refused_from_the_first_byte_that_is_missing(
         smidgen.fit.laplace(problem, [batch], subset, **fit)
     monkeypatch.setenv("SMIDGEN_MEMORY", str(peak))
     assert smidgen.fit.laplace(problem, [batch], subset, **fit).structure == structure
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("4096", 4096), ("50MB", 50_000_000), (" 1.5 gb", 1_500_000_000), ("2e3k", 2_000_000)],
+)
+def test_bytes_are_read_as_people_write_them(text, count):
+    assert read_bytes("memory", text) == count
+
+
+@pytest.mark.parametrize("text", ["", "MB", "0", "-1MB", "5 miles", "1e999B", "nan"])
+def test_what_is_no_number_of_bytes_is_refused(text):
+    with pytest.raises(ArgumentError, match="memory must be a number of bytes"):
+        read_bytes("memory", text)

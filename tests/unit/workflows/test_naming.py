@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import smidgen
-from smidgen.workflows.naming import label_posterior, name_posterior
+from smidgen.report.names import label_method
+from smidgen.workflows.naming import (
+    label_posterior,
+    label_temperature,
+    name_posterior,
+)
 from tests.support.posteriors import make_problem
 
 THIN = "\u202f"
@@ -108,4 +115,7 @@ def test_a_union_is_named_by_all_who_chose_it(made):
 def test_a_point_estimate_is_named_as_one():
     problem, batches = make_problem("classes")
     posterior = smidgen.fit.point(problem, batches, progress=False)
-    assert named(posterior) == ("point", "MAP, calibrated")
+    assert named(posterior) == ("point", "Temperature scaling, kept")
+    assert label_temperature(posterior.likelihood) == label_method("temperature")
+    noisy = replace(posterior, likelihood=smidgen.Gaussian(1))
+    assert label_posterior(noisy) == "MAP, noise refitted, kept"

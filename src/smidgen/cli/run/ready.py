@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from smidgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from smidgen.integrations.reading.task_note import TaskNote
+    from smidgen.runtime.record import Record
     from smidgen.workflows.predictor.predictor import Predictor
     from smidgen.workflows.run.dividing import TaskRows
     from smidgen.workflows.run.ready_folder import RunParts
@@ -113,7 +115,7 @@ def evaluate_ready(
     def read(path: Path) -> TaskRows:
         return read_noted_rows(note, path, labelled=False)[0]
 
-    warn_of_seen_rows(note, rows, read)
+    seen = find_seen_rows(note, rows, test, read)
     others = {key: read(path) for key, path in shifted.items()}
     config = {
         "title": f"{parts.folder} on {test.name}",
@@ -121,24 +123,35 @@ def evaluate_ready(
         "test": str(test),
     }
     record = score_rows_of(predictor, rows, config=config, shifted=others, name=name)
-    show_record(record)
-    if context.params["json_file"] is not None:
-        out.print(f"\nwrote {record.save(context.params['json_file'])}")
-    if page is not None:
-        from smidgen.report import write
-
-        out.print(f"wrote {write(record, page)}")
+    show_scores(record, seen, page, context.params["json_file"])
 
 
-def warn_of_seen_rows(
-    note: TaskNote | None, rows: TaskRows, read: Callable[[Path], TaskRows]
-) -> None:
-    """Say how many rows to be scored trained the model or chose something for it."""
+def find_seen_rows(
+    note: TaskNote | None, rows: TaskRows, path: Path, read: Callable[[Path], TaskRows]
+) -> str | None:
+    """Find rows to be scored that trained the model or chose something; say so beforehand."""
     from smidgen.workflows.run.seen_rows import describe_seen_rows
 
-    sentence = None if note is None else describe_seen_rows(note, rows, read)
-    if sentence is not None:
-        note_line(sentence)
+    seen = None if note is None else describe_seen_rows(note, rows, path, read)
+    if seen is not None:
+        note_line(seen)
+    return seen
+
+
+def show_scores(
+    record: Record, seen: str | None, page: Path | None, json_file: Path | None
+) -> None:
+    """Show a record of scores, and write its files, which also say what was seen before."""
+    from smidgen.report import write
+
+    if seen is not None:
+        notes = [*record.results.get("notes", ()), seen]
+        record = replace(record, results={**record.results, "notes": notes})
+    show_record(record)
+    if json_file is not None:
+        out.print(f"\nwrote {record.save(json_file)}")
+    if page is not None:
+        out.print(f"wrote {write(record, page)}")
 
 
 def _is_typed(context: Context, name: str) -> bool:

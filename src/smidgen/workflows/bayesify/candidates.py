@@ -1,5 +1,8 @@
 """Which candidates there are for a model, in the order of their cost, and who is left out.
 
+The cost is that of every prediction to come: first those that need no more than a forward
+pass, then those with a backward pass through the network; of each the smaller to store first.
+
 Every candidate is some of three kinds of *sources*: the last layer with its curvature, all
 layers without any, and a part of every layer with its curvature. So the sources of all
 candidates come from one pass over training data, and their variances from one more.
@@ -15,7 +18,6 @@ from torch import nn
 import smidgen.select as select
 from smidgen.curvature.dry_run import ActivationTrace
 from smidgen.curvature.operators import Isotropic
-from smidgen.outputs.likelihood import Gaussian, Likelihood
 from smidgen.outputs.problem import SettledProblem
 from smidgen.posterior.choice import LeftOutCandidate
 from smidgen.posterior.cost.laplace import LAPLACE_COSTS
@@ -23,6 +25,7 @@ from smidgen.posterior.cost.model import Setting
 from smidgen.runtime.memory import available_bytes, format_bytes
 from smidgen.weights.subset import Subset
 from smidgen.workflows.bayesify.settings import BayesifySettings
+from smidgen.workflows.naming import label_temperature
 
 Source = str | float
 """A posterior of the curvature pass: `HEAD_SOURCE`, `ISOTROPIC_SOURCE` or a percentage."""
@@ -73,12 +76,6 @@ class Field:
         )
 
 
-def label_temperature(likelihood: Likelihood) -> str:
-    """Name temperature scaling, or what takes its place in a regression."""
-    noisy = isinstance(likelihood, Gaussian)
-    return "MAP, noise refitted" if noisy else "Temperature scaling"
-
-
 def list_contenders(
     problem: SettledProblem,
     whole: Subset | None,
@@ -113,7 +110,9 @@ def list_contenders(
             subsets[percent] = subset
             label = f"Sparse-KFAC {percent:g} %" + (" | last layer" if top else "")
             contenders.append(Contender(f"sparse-kfac-{percent:g}", label, top, percent))
-    return Field(tuple(contenders), subsets).without({})
+    # They are listed by what they store; of those alike, `sorted` keeps that order.
+    ordered = sorted(contenders, key=lambda each: each.body is not None)
+    return Field(tuple(ordered), subsets).without({})
 
 
 def _choose_sizes(

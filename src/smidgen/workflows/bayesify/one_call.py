@@ -1,10 +1,10 @@
 """`bayesify`: from a trained model to a calibrated posterior, and an account of the choice.
 
-Candidates are tried in the order of cost, that of fitting and storing them: temperature
-scaling, all layers without curvature, the last layer, that with all others without curvature,
-and Sparse-KFAC with the last layer at a few sizes. One pass over the training data fits them
-all; one over the held-out data makes the variance table, from which every candidate is
-calibrated and scored in folds. The cheapest that is not clearly worse than the best is kept,
+Candidates are tried in the order of cost, that of predicting with them and then of storing
+them: temperature scaling, the last layer, all layers without curvature, the last layer with
+all others without curvature, and Sparse-KFAC with the last layer at a few sizes. One pass
+over the training data fits them all; one over the held-out data makes the variance table, from
+which every candidate is calibrated and scored in folds. The cheapest that is not clearly worse than the best is kept,
 and calibrated on all held-out rows.
 """
 
@@ -75,7 +75,7 @@ def bayesify(
 ) -> Posterior:
     """Make a trained model Bayesian as far as that pays, and no further.
 
-    Tries temperature scaling, all layers without curvature, the last layer, both together, and
+    Tries temperature scaling, the last layer, all layers without curvature, both together, and
     Sparse-KFAC with the last layer, and keeps the cheapest that is not clearly worse than the
     best on held-out rows. For classes, labels and numbers alike.
 

@@ -8,10 +8,11 @@ from typing import Literal, get_args
 from smidgen.errors import ArgumentError, is_number, is_whole
 
 CandidateKind = Literal[
-    "temperature", "isotropic", "last-layer", "head-isotropic", "sparse-kfac"
+    "temperature", "last-layer", "isotropic", "head-isotropic", "sparse-kfac"
 ]
-"""Temperature scaling; all layers without curvature; the last layer; that with all others
-without curvature; a part of every layer, and the last layer whole. In the order of cost."""
+"""Temperature scaling; the last layer; all layers without curvature; the last layer with all
+others without curvature; a part of every layer, and the last layer whole. In the order of
+what a prediction costs, and then of what is stored."""
 CANDIDATE_KINDS: tuple[CandidateKind, ...] = get_args(CandidateKind)
 LEAST_ROWS = 10
 """How many held-out rows a fold has at least."""
@@ -22,7 +23,7 @@ class BayesifySettings:
     """What to try, and what it may cost.
 
     Args:
-        candidates: What to try, of "temperature", "isotropic", "last-layer",
+        candidates: What to try, of "temperature", "last-layer", "isotropic",
             "head-isotropic" and "sparse-kfac"; temperature scaling always is.
         percents: The sizes of Sparse-KFAC, in percent of rows and columns.
         folds: In how many folds the held-out rows are scored, 2 or more; fewer if a fold

@@ -20,8 +20,8 @@ from tests.support.tolerances import SOLVER
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
 NAMES = [
     "temperature",
-    "isotropic",
     "last-layer",
+    "isotropic",
     "head-isotropic",
     "sparse-kfac-10",
     "sparse-kfac-30",
@@ -312,6 +312,18 @@ def test_an_output_that_no_layer_makes_leaves_the_last_layer_out():
     names = [each.name for each in choice.candidates]
     assert names == ["temperature", "isotropic", "sparse-kfac-10", "sparse-kfac-30"]
     assert choice.candidates[-1].label == "Sparse-KFAC 30 %"
+
+
+def test_the_order_is_what_a_prediction_takes_and_then_what_is_stored():
+    problem, train, held_out = make("classes")
+    choice = run(problem, train, held_out).choice
+    # Whether a backward pass through the network is needed, and the floats.
+    costs = [
+        (each.name not in ("temperature", "last-layer"), each.floats)
+        for each in choice.candidates
+    ]
+    assert costs == sorted(costs)
+    assert "needs no backward pass through the network first" in str(choice)
 
 
 def test_images_and_many_classes_work():

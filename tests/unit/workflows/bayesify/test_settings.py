@@ -11,7 +11,7 @@ from smidgen.workflows.bayesify.settings import CANDIDATE_KINDS, BayesifySetting
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"candidates": ("swag",)}, "candidates must be some of temperature, isotropic"),
+        ({"candidates": ("swag",)}, "candidates must be some of temperature, last-layer"),
         ({"percents": (0, 10)}, r"percents must be in \(0, 100\], got \(0, 10\)"),
         ({"percents": ("10",)}, r"percents must be in \(0, 100\]"),
         ({"folds": 1}, "folds must be 2 or more, got 1"),

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from the records in bench/records/.
+"""The tables of docs/performance.md and docs/serve.md, from the records in bench/records/.
 
 A bench that has no record yet, or one from before its results had their present form, gets a
 sentence instead of a table. Targets are those that the bench wrote into its record, and a
@@ -7,7 +7,7 @@ miss is said in the same words as a success.
 
 from __future__ import annotations
 
-from docs.build import limit_tables
+from docs.build import limit_tables, serve_tables
 from docs.build.measured import (
     DASH,
     judge,
@@ -249,4 +249,5 @@ TABLES = {
     "warm": warm_table,
     "peers": peers_table,
     "ramping": ramping_table,
+    "serve": serve_tables.serve_table,
 }

@@ -41,6 +41,7 @@ _COVERING = {
         workflows/run/ready_folder workflows/run/task_model workflows/run/text_base
         workflows/run/training
     """,
+    "integration/test_serve.py": "cli/serve",
     "integration/test_sharded_fit.py": "integrations/distributed",
     "integration/test_trainer.py": "trainer/bayes trainer/swag",
     "integration/test_train_sparse.py": """
@@ -111,6 +112,8 @@ _COVERING = {
         sklearn/estimators sklearn/fitting sklearn/modules
     """,
     "unit/sklearn/test_texts.py": "sklearn/text_rows",
+    "unit/serving/test_app.py": "serving/openapi serving/receiving serving/refusals",
+    "unit/serving/test_checking.py": "serving/form",
     "unit/sparse/test_layers.py": "sparse/matmul sparse/pattern",
     "unit/sparse/test_rewire.py": "sparse/budgets sparse/grow",
     "unit/runtime/sites/test_attention.py": "runtime/sites/rewrites runtime/sites/site",

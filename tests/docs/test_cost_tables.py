@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from bench.cost import classes, growth, limit, lora, startup, warm
 from bench.cost.posteriors import TOLERANCE
+from bench.serving import compared, sides
 from docs.build import committed
 from docs.build.cost_picture import draw_percents, read_percents
 from docs.build.cost_tables import TABLES
@@ -138,6 +139,37 @@ def _warm():
     return config, results
 
 
+def _serve():
+    side = {
+        "requests a second": 120.5,
+        "median, ms": 210.0,
+        "95th percentile, ms": 400.0,
+        "computing, ms a request": 8.2,
+    }
+    ratio = {"by the clock": 0.9, "by what was computed": 0.7}
+    pair = f"{sides.POSTERIOR} / {sides.PLAIN}"
+    checked = {
+        "requests": 10_000,
+        "rows": 15_000,
+        "other answers, sets or flags": 0,
+        "largest difference of a probability": 8.4e-7,
+    }
+    config = {
+        "model": "MiniLM",
+        "requests a round": 200,
+        "clients": 32,
+        "rounds": 7,
+        "threads that compute": 1,
+        "plain": "this",
+        "bare": "that",
+        "machine": "two cores",
+        "checked": {"clients": 64},
+        "targets": {pair: compared.TARGET},
+    }
+    names = (sides.POSTERIOR, sides.PLAIN, sides.BARE)
+    return config, {**dict.fromkeys(names, side), pair: ratio, "answers": checked}
+
+
 MADE = {
     "limit": _limit,
     "growth": _growth,
@@ -145,6 +177,7 @@ MADE = {
     "lora": _lora,
     "startup": _startup,
     "warm": _warm,
+    "serve": _serve,
 }
 EXPECTED = {
     "limit": (
@@ -190,6 +223,14 @@ EXPECTED = {
         "| one text, last layer | 5.00 | 7.00 | 1.400× | +2.00 | ≤ 1.2× | missed, 17 % above |",
         "| one text, isotropic, all layers | 5.00 | 7.00 | 1.400× | +2.00 | – | – |",
         "| ≤ forward + 0.3 ms | missed, 1.70 ms above |",
+    ),
+    "serve": (
+        "| last layer | 120.5 | 210 | 400 | 8.2 |",
+        "| last layer / plain, clock | 0.900× | ≥ 0.8× | met, 12 % above |",
+        "| last layer / plain, processor | 0.700× | ≥ 0.8× | missed, 13 % below |",
+        "10,000 requests of 15,000 rows from 64 clients",
+        "0 other answers, sets or flags",
+        "a probability was 8.4e-07.",
     ),
 }
 

@@ -21,6 +21,8 @@ _OLDER = {
 _ECE = ("ece_equal_mass", "ece")
 CALIBRATION = (*_ECE, "ece_equal_width")
 """Sample calibration errors: chance adds to each, so its floor is shown beside it."""
+LOSS = "nll"
+"""The score by which methods are compared."""
 SQUARED_CALIBRATION = "squared_calibration"
 """The score by which calibration is compared: its estimate has no bias."""
 

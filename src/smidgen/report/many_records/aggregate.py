@@ -27,7 +27,7 @@ from smidgen.runtime.record import Record
 LEVEL = 0.95
 FEWEST = 3
 """How many differences it takes for a verdict."""
-_TOLERANCE, _NLL = 1e-4, "nll"
+_TOLERANCE = 1e-4
 DataSeed = tuple[str, int]
 """The name of a data set and a seed."""
 
@@ -183,7 +183,7 @@ class RecordTable:
         return average_groups(
             list(gaps.values()),
             [self.test_to_train[name] for name in gaps],
-            fmean(of_rows) if score == _NLL else 0.0,
+            fmean(of_rows) if score == fields.LOSS else 0.0,
         )
 
     def median(self, data: str, method: str, score: str) -> float | None:

@@ -12,8 +12,7 @@ from smidgen.report.many_records.aggregate import FEWEST, RecordTable, SeedMean
 from smidgen.report.many_records.trials import describe_edges
 from smidgen.report.many_records.verdicts import (
     MARGINS,
-    NLL,
-    Question,
+    Contrast,
     Verdicts,
     ask,
     judge,
@@ -79,18 +78,18 @@ _MOST_NAMED = 6
 def findings(
     table: RecordTable, baseline: str, verdicts: Verdicts | None = None
 ) -> list[str]:
-    """Say what the numbers show, and how surely: of each data set and of each question."""
+    """Say what the numbers show, and how surely: of each data set and of each contrast."""
     verdicts = verdicts or judge(table, baseline, PAIRS)
     lines = [_describe_lowest(table, data, baseline, verdicts) for data in table.data]
-    lines += _count_sides(table, baseline, verdicts, NLL, "NLL")
+    lines += _count_sides(table, baseline, verdicts, fields.LOSS, "NLL")
     calibration = "squared calibration error"
     lines += _count_sides(
         table, baseline, verdicts, fields.SQUARED_CALIBRATION, calibration
     )
     for first, second in PAIRS:
-        gap = verdicts.gap(Question(first, second))
+        gap = verdicts.gap(Contrast(first, second))
         if gap is not None:
-            lines.append(_compare_pair(table, Question(first, second), gap, verdicts))
+            lines.append(_compare_pair(table, Contrast(first, second), gap, verdicts))
     lines += _explain_verdicts(verdicts)
     lines += _list_worse_than_constant(table)
     lines += _list_edges(table)
@@ -101,14 +100,14 @@ def _describe_lowest(
     table: RecordTable, data: str, baseline: str, verdicts: Verdicts
 ) -> str:
     lowest = table.lowest(data)
-    mean = lowest and table.mean(data, lowest, NLL)
+    mean = lowest and table.mean(data, lowest, fields.LOSS)
     if not lowest or not mean:
         return ""
     other = _quote(table, baseline)
     opening = f"{data}: the lowest mean NLL is {format_nll(mean.value)}, of {_quote(table, lowest)}"
     if lowest == baseline:
         return f"{opening}, the baseline itself."
-    gap = table.difference(lowest, baseline, NLL, data)
+    gap = table.difference(lowest, baseline, fields.LOSS, data)
     if gap is None:
         return f"{opening}; {other} was not measured beside it."
     if gap.count < FEWEST:
@@ -128,12 +127,12 @@ def _count_sides(
     table: RecordTable, baseline: str, verdicts: Verdicts, score: str, text: str
 ) -> list[str]:
     """Count and name the methods that lie clearly to a side of the baseline over all data."""
-    questions = [Question(method, baseline, score) for method in table.methods]
-    gaps = {q.method: gap for q in questions if (gap := verdicts.gap(q)) is not None}
+    contrasts = [Contrast(method, baseline, score) for method in table.methods]
+    gaps = {q.method: gap for q in contrasts if (gap := verdicts.gap(q)) is not None}
     if not gaps:
         return []
     ordered = sorted(gaps, key=lambda m: gaps[m].value)
-    sides = {m: verdicts.side(Question(m, baseline, score)) for m in ordered}
+    sides = {m: verdicts.side(Contrast(m, baseline, score)) for m in ordered}
     lower, equal, alike = (
         [m for m in ordered if sides[m] == side] for side in (LOWER, EQUAL, ALIKE)
     )
@@ -167,23 +166,23 @@ def _name_some(table: RecordTable, methods: Sequence[str]) -> str:
 
 
 def _compare_pair(
-    table: RecordTable, question: Question, gap: SeedMean, verdicts: Verdicts
+    table: RecordTable, contrast: Contrast, gap: SeedMean, verdicts: Verdicts
 ) -> str:
     verb = {
         LOWER: f"has a {LOWER} NLL than",
         HIGHER: f"has a {HIGHER} NLL than",
         EQUAL: f"has an NLL {EQUAL} to that of",
         ALIKE: f"{ALIKE} in NLL from",
-    }[verdicts.side(question)]
-    first, second = question.method, question.other
+    }[verdicts.side(contrast)]
+    first, second = contrast.method, contrast.other
     claim = f"{_quote(table, first)} {verb} {_quote(table, second)}"
-    by_data = _compare_by_data(table, question, verdicts)
+    by_data = _compare_by_data(table, contrast, verdicts)
     return f"{claim} ({_describe_gap(gap)}).{by_data}"
 
 
-def _compare_by_data(table: RecordTable, question: Question, verdicts: Verdicts) -> str:
+def _compare_by_data(table: RecordTable, contrast: Contrast, verdicts: Verdicts) -> str:
     """Compare on each data set by itself: a mean over all may be due to one."""
-    asked = {data: question._replace(data=data) for data in table.data}
+    asked = {data: contrast._replace(data=data) for data in table.data}
     known = [data for data, part in asked.items() if verdicts.gap(part) is not None]
     if len(known) < 2:
         return ""

@@ -17,17 +17,16 @@ from smidgen.report import fields
 from smidgen.report.many_records.aggregate import FEWEST, LEVEL, RecordTable, SeedMean
 from smidgen.report.wording import ALIKE, EQUAL, HIGHER, LOWER
 
-NLL = "nll"
-MARGINS: Mapping[str, float] = {NLL: 0.01, fields.SQUARED_CALIBRATION: 0.001}
+MARGINS: Mapping[str, float] = {fields.LOSS: 0.01, fields.SQUARED_CALIBRATION: 0.001}
 """What hardly anyone would care for: a hundredth of a nat, a squared error of 0.001."""
 
 
-class Question(NamedTuple):
+class Contrast(NamedTuple):
     """How a method does beside another by a score, on one data set or over all of them."""
 
     method: str
     other: str
-    score: str = NLL
+    score: str = fields.LOSS
     data: str | None = None
 
 
@@ -38,17 +37,17 @@ class Verdicts:
     `families` names what is corrected together, and how many comparisons it has.
     """
 
-    gaps: Mapping[Question, SeedMean]
-    sides: Mapping[Question, str]
+    gaps: Mapping[Contrast, SeedMean]
+    sides: Mapping[Contrast, str]
     families: Mapping[str, int]
 
-    def gap(self, question: Question) -> SeedMean | None:
+    def gap(self, contrast: Contrast) -> SeedMean | None:
         """The difference, or None if too few seeds have both methods."""
-        return self.gaps.get(question)
+        return self.gaps.get(contrast)
 
-    def side(self, question: Question) -> str:
+    def side(self, contrast: Contrast) -> str:
         """What may be said of the difference."""
-        return self.sides.get(question, ALIKE)
+        return self.sides.get(contrast, ALIKE)
 
 
 def judge(
@@ -70,14 +69,14 @@ def judge(
     calibration = fields.SQUARED_CALIBRATION
     parts = _list_parts(table)
     families = {
-        "of NLL": [Question(*pair) for pair in both],
-        "of calibration": [Question(*pair, score=calibration) for pair in beside],
+        "of NLL": [Contrast(*pair) for pair in both],
+        "of calibration": [Contrast(*pair, score=calibration) for pair in beside],
         "of NLL on single data sets": [
-            Question(*pair, data=data) for data in parts for pair in both
+            Contrast(*pair, data=data) for data in parts for pair in both
         ],
     }
-    gaps: dict[Question, SeedMean] = {}
-    sides: dict[Question, str] = {}
+    gaps: dict[Contrast, SeedMean] = {}
+    sides: dict[Contrast, str] = {}
     sizes: dict[str, int] = {}
     for words, family in families.items():
         found = dict(_measure(table, family))
@@ -88,9 +87,9 @@ def judge(
     return Verdicts(gaps, sides, sizes)
 
 
-def ask(table: RecordTable, method: str, other: str, data: str) -> Question:
+def ask(table: RecordTable, method: str, other: str, data: str) -> Contrast:
     """Ask about one data set: a single one is all the data there are."""
-    return Question(method, other, data=data if data in _list_parts(table) else None)
+    return Contrast(method, other, data=data if data in _list_parts(table) else None)
 
 
 def find_best(
@@ -107,26 +106,26 @@ def _list_parts(table: RecordTable) -> list[str]:
 
 
 def _measure(
-    table: RecordTable, questions: Iterable[Question]
-) -> Iterable[tuple[Question, SeedMean]]:
-    for question in questions:
+    table: RecordTable, contrasts: Iterable[Contrast]
+) -> Iterable[tuple[Contrast, SeedMean]]:
+    for contrast in contrasts:
         gap = table.difference(
-            question.method, question.other, question.score, question.data
+            contrast.method, contrast.other, contrast.score, contrast.data
         )
         if gap is not None and gap.count >= FEWEST and gap.chance is not None:
-            yield question, gap
+            yield contrast, gap
 
 
-def _name_sides(gaps: Mapping[Question, SeedMean]) -> dict[Question, str]:
-    questions = list(gaps)
-    adjusted = adjust_by_holm([gaps[q].chance or 0.0 for q in questions])
+def _name_sides(gaps: Mapping[Contrast, SeedMean]) -> dict[Contrast, str]:
+    contrasts = list(gaps)
+    adjusted = adjust_by_holm([gaps[q].chance or 0.0 for q in contrasts])
     sides = {}
-    for question, chance in zip(questions, adjusted, strict=True):
-        gap = gaps[question]
+    for contrast, chance in zip(contrasts, adjusted, strict=True):
+        gap = gaps[contrast]
         if chance < 1 - LEVEL and (gap.below_zero or gap.above_zero):
-            sides[question] = LOWER if gap.value < 0 else HIGHER
+            sides[contrast] = LOWER if gap.value < 0 else HIGHER
         else:
-            sides[question] = EQUAL if is_within(gap, MARGINS[question.score]) else ALIKE
+            sides[contrast] = EQUAL if is_within(gap, MARGINS[contrast.score]) else ALIKE
     return sides
 
 

@@ -8,7 +8,7 @@ from smidgen.report import fields, render_many
 from smidgen.report.many_records.aggregate import gather
 from smidgen.report.many_records.findings import findings
 from smidgen.report.many_records.verdicts import (
-    Question,
+    Contrast,
     adjust_by_holm,
     find_best,
     judge,
@@ -67,9 +67,9 @@ def test_of_many_methods_without_a_difference_hardly_ever_one_is_clear():
             for _ in range(5)
         ]
         verdicts = judge(table(*seeds), "map")
-        sides = [verdicts.side(Question(name, "map")) for name in names]
+        sides = [verdicts.side(Contrast(name, "map")) for name in names]
         wrong += any(side in (LOWER, HIGHER) for side in sides)
-        gaps = [verdicts.gap(Question(name, "map")) for name in names]
+        gaps = [verdicts.gap(Contrast(name, "map")) for name in names]
         alone += any(gap.below_zero or gap.above_zero for gap in gaps)
     # 5 of 100 are expected, and up to 11 are within chance; without a correction about 60.
     assert wrong <= 11
@@ -128,8 +128,8 @@ def test_equal_within_a_margin_is_not_unknown():
         for near, far in zip((0.002, -0.001, 0.001), (0.2, -0.3, 0.1), strict=True)
     ]
     verdicts = judge(table(*seeds), "map")
-    assert verdicts.side(Question("near", "map")) == EQUAL
-    assert verdicts.side(Question("far", "map")) == ALIKE
+    assert verdicts.side(Contrast("near", "map")) == EQUAL
+    assert verdicts.side(Contrast("far", "map")) == ALIKE
     text = " ".join(findings(table(*seeds), "map"))
     assert "1 is equal within the margin: “near”; 1 cannot be told apart." in text
     assert "“Equal within the margin” is a whole interval within ±0.01 of NLL" in text
@@ -141,7 +141,7 @@ def test_data_sets_are_a_family_of_their_own():
     verdicts = judge(several, "map", [("swag", "full")])
     # Three pairs over all data, and three on each of two data sets.
     assert verdicts.families == {"of NLL": 3, "of NLL on single data sets": 6}
-    assert verdicts.side(Question("swag", "full", data="Y")) == LOWER
+    assert verdicts.side(Contrast("swag", "full", data="Y")) == LOWER
     assert find_best(several, "Y", "map", verdicts) == "swag"
     assert judge(table(*seeds), "map").families == {"of NLL": 2}
 
@@ -173,5 +173,5 @@ def test_calibration_is_corrected_as_a_family():
         for seed in range(3)
     ]
     verdicts = judge(gather(records), "map")
-    assert verdicts.side(Question("swag", "map", fields.SQUARED_CALIBRATION)) == LOWER
+    assert verdicts.side(Contrast("swag", "map", fields.SQUARED_CALIBRATION)) == LOWER
     assert verdicts.families == {"of NLL": 1, "of calibration": 1}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,33 @@ def test_processes_that_would_come_to_different_results_are_refused(found):
                 "DistributedSampler gives to one"
             )
         assert "got tensor parallelism" in refused["parallel"]
+
+
+def test_metrics_of_several_processes_are_those_of_all_rows(tmp_path):
+    pytest.importorskip("torchmetrics")
+    shared_metrics = import_module("tests.integration.shared_metrics")
+    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    words = [sys.executable, "-m", "tests.integration.shared_metrics"]
+    runs = [
+        subprocess.Popen(
+            [*words, str(rank), str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said = [run.communicate(timeout=240) for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
+    assert [run.returncode for run in runs] == [0, 0], said[0][1][-3000:]
+    first, second = (json.loads(printed) for printed, _ in said)
+    assert first == second
+    predictive, targets = shared_metrics.make_rows()
+    for name, metric in shared_metrics.make_metrics().items():
+        metric.update(predictive, targets)
+        assert first[name] == pytest.approx(float(metric.compute()), rel=1e-13)

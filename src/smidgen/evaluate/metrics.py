@@ -125,7 +125,7 @@ class EceMetric(_AnswerMetric):
         **settings: Of every metric of torchmetrics.
     """
 
-    higher_is_better = False
+    higher_is_better: bool | None = False
 
     def __init__(
         self, bins: int = 20, binning: str = "equal-mass", **settings: Any

@@ -53,9 +53,10 @@ def _join(row: Any, number: int) -> str:
     wrong = [cell for cell in row if not _is_text_or_gap(cell)]
     text = "" if wrong else join_row(row)
     if not text:
+        got = format_label((wrong or row)[0])
         raise DataError(
-            f"X must have a text in every row, got {format_label((wrong or row)[0])} in row {number} "
-            "(rows are counted from 0). Fill or remove the row."
+            f"X must have a text in every row, got {got} in row {number} (rows are counted "
+            "from 0). Fill or remove the row."
         )
     return text
 

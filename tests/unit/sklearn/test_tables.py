@@ -47,19 +47,19 @@ def test_scikit_learns_own_checks(estimator, check):
         check(estimator)
 
 
-def blobs(rows=300, classes=3, seed=0):
-    return make_blobs(rows, 4, centers=classes, cluster_std=4.0, random_state=seed)
+def blobs(rows=300, classes=3, spread=4.0):
+    return make_blobs(rows, 4, centers=classes, cluster_std=spread, random_state=0)
 
 
 @pytest.fixture(scope="module")
 def fitted():
     """A classifier that keeps rows for rules, and new rows."""
-    X, y = blobs(900)
+    X, y = blobs(900, spread=6.0)
     names = np.array(["crow", "ant", "bee"])[y]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         classifier = BayesClassifier(
-            **TINY, rule_fraction=0.3, max_error=0.2, coverage=0.8
+            **TINY, rule_fraction=0.3, max_error=0.3, coverage=0.8
         ).fit(X[:600], names[:600])
     return classifier, X[600:], names[600:]
 
@@ -100,7 +100,7 @@ def test_the_rules_hold_on_new_rows(fitted):
     classifier, X, y = fitted
     silent, wrong = classifier.abstain(X), classifier.predict(X) != y
     assert 0 < silent.sum() < len(X)
-    assert wrong[~silent].mean() < 0.2 < wrong[silent].mean()
+    assert wrong[~silent].mean() < 0.3 < wrong[silent].mean()
     members = classifier.predict_set(X)
     held = members[np.arange(len(X)), np.searchsorted(classifier.classes_, y)]
     assert held.mean() > 0.74  # at least 0.8 is promised, of 300 rows
@@ -196,11 +196,11 @@ def test_one_class_is_refused_and_few_rows_are_told():
 
 
 def test_equal_rows_stay_on_one_side():
-    """Rows that stand in the data ten times calibrate nothing that they trained."""
+    """Rows that stand in the data three times calibrate nothing that they trained."""
     X, y = blobs(100)
-    seen = np.repeat(X, 10, axis=0), np.repeat(y, 10)
+    seen = np.repeat(X, 3, axis=0), np.repeat(y, 3)
     classifier = BayesClassifier(**TINY).fit(*seen)
-    assert classifier.posterior_.choice.rows % 10 == 0
+    assert classifier.posterior_.choice.rows % 3 == 0
 
 
 def test_a_fitted_one_can_be_stored_as_scikit_learn_does(fitted):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from smidgen.errors import StructureError
+from smidgen.errors import ArgumentError, StructureError
 from smidgen.integrations.answers.answer_model import AnswerModel
 from smidgen.integrations.answers.causal_parts import split_causal, takes_positions
 from smidgen.integrations.answers.choice_tokens import encode_prompts, find_choice_tokens
@@ -52,6 +52,11 @@ def make_answer_problem(
             by their tokens.
         StructureError: If the model computes its logits in a way that is not known here.
     """
+    if isinstance(model, AnswerModel):
+        raise ArgumentError(
+            "model must be the language model, got one that asks already, as fine-tuning its "
+            "problem returns it. Go on with dataclasses.replace(problem, model=tuned.model)."
+        )
     tokens = find_choice_tokens(tokenizer, answers)
     parts = split_causal(model)
     asked = AnswerModel(parts.backbone, parts.output, tokens, parts.scaling)

@@ -232,6 +232,7 @@ def _make_posterior(
             task.problem,
             task.batch(data.part("train"), size=size),
             task.batch(data.part("calibration"), size=size),
+            groups=data.groups_of("calibration"),
             seed=settings.seed,
             progress=progress,
         )

@@ -59,6 +59,11 @@ class RunRows:
         assert self.note.split is not None
         return self._take(self.note.split.rows[name])
 
+    def groups_of(self, name: str) -> list[int]:
+        """List the group of each row of a part, in the part's order."""
+        assert self.note.split is not None
+        return [self.groups[row] for row in self._order(self.note.split.rows[name])]
+
     def draw_from_groups(self, name: str, seed: int) -> TaskRows:
         """Take one row of each group of a part, drawn by a seed."""
         # A promise that counts rows holds where they are drawn one by one; those of a group

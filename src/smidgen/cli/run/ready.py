@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from smidgen.workflows.run.ready_folder import Predictor, RunParts
 
 _SHOWN, _WIDTH = 10, 28
+_KINDS = {"text": "texts", "table": "a table", "images": "images"}
+# Of language models and of posteriors that are drawn from: a ready folder has neither.
+_IDLE = ("prompt", "choices", "choice", "chat", "gguf", "samples")
 
 
 def require_ready(name: str) -> RunParts:
@@ -70,8 +73,22 @@ def load_ready(
     from smidgen.integrations.reading.task_note import TaskNote
     from smidgen.workflows.run.ready_folder import load_predictor
 
-    note = check_note(TaskNote.load(parts.folder), read_typed(context))
+    note = TaskNote.load(parts.folder)
+    _refuse_idle_options(context, note)
+    note = check_note(note, read_typed(context))
     return load_predictor(parts, device=device), note
+
+
+def _refuse_idle_options(context: Context, note: TaskNote) -> None:
+    """Refuse options that would do nothing: they are for models and posteriors by themselves."""
+    idle = [*_IDLE, *(["batch_size"] if "test" in context.params else [])]
+    idle += ["label"] if note.kind == "images" else []
+    for name in idle:
+        if name in context.params and _is_typed(context, name):
+            raise ArgumentError(
+                f"--{name.replace('_', '-')} must be left out for a folder of 'smidgen run' "
+                f"with {_KINDS[note.kind]}, got {context.params[name]!r}. It would do nothing."
+            )
 
 
 def predict_ready(

@@ -193,7 +193,7 @@ def _show_answers(columns: dict[str, list[Any]], added: dict[str, list[Any]]) ->
     for row in range(min(count, _SHOWN)):
         cells = [_show(column[row]) for column in added.values()]
         table.add_row(*cells, shorten(str(columns[first][row]), _WIDTH, placeholder="…"))
-    out.print(table)
+    out.show(table)
     if count > _SHOWN:
         out.print(f"… and {count - _SHOWN:,} more; --out FILE writes them all")
 

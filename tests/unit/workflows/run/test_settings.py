@@ -20,7 +20,10 @@ DATA = Path("rows.csv")
         ({"split": "s", "test": DATA}, "--split must be left out beside --test"),
         ({"kind": "images", "group": "g"}, "--group must be left out for images"),
         ({"kind": "table", "text": ("a",)}, "--text must be left out beside --table"),
-        ({"kind": "table", "text_pair": "a"}, "--text-pair must be left out beside --table"),
+        (
+            {"kind": "table", "text_pair": "a"},
+            "--text-pair must be left out beside --table",
+        ),
     ],
 )
 def test_two_ways_to_say_a_thing(typed, message):

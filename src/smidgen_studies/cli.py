@@ -322,7 +322,7 @@ def _show_state(study: Study, ledger: Ledger) -> State:
         counts = [sum(cell.data["name"] == name for cell in part) for part in parts]
         table.add_row(name, *map(str, counts))
     table.add_row("all", *(str(len(part)) for part in parts), style="bold")
-    out.print(table)
+    out.show(table)
     reasons: dict[str, list[Cell]] = {}
     for cell in state.failed:
         reason = str((ledger.failure(cell) or {}).get("error", ""))

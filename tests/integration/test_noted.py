@@ -162,6 +162,27 @@ def test_evaluate_says_how_many_rows_trained_the_model(world, tmp_path, capsys):
     assert "trained this model" not in capsys.readouterr().err
 
 
+def test_verify_and_ramp_read_as_training_did(world, tmp_path, capsys):
+    numbers = tmp_path / "verified.json"
+    data = ("--data", world / "test.tsv", "--batches", 1)
+    assert not run("verify", world / "map", *data, "--json", numbers)
+    told = tmp_path / "told.json"
+    typed = ("--text", "first", "--text-pair", "second")
+    assert not run("verify", world / "map", *data, *typed, "--json", told)
+    assert json.loads(numbers.read_text()) == json.loads(told.read_text())
+    files = [word for name in ("train", "val", "test")
+             for word in (f"--{name}", world / f"{name}.tsv")]  # fmt: skip
+    small = ("--schemes", "last-layer", "--percents", 100)
+    assert not run("ramp", world / "map", *files, *small, "--out", tmp_path / "ramp")
+    assert Record.load(tmp_path / "ramp" / "record.json").config["max_length"] == 14
+    capsys.readouterr()
+    assert run("verify", world / "map", *data, "--text", "second") == 1
+    assert "--text must be what training saw, 'first'" in show_error(capsys)
+    code = run("ramp", world / "map", *files, "--max-length", 20, "--out", tmp_path / "no")
+    assert code == 1
+    assert "--max-length must be what training saw, 14" in show_error(capsys)
+
+
 def test_a_forgotten_pair_changes_no_answer(world, tmp_path, capsys):
     typed = ("--text", "first", "--text-pair", "second", "--max-length", 14)
     whole = predict(world, tmp_path / "whole.json", *typed)

@@ -261,6 +261,37 @@ def test_images_in_arrays(tmp_path):
     assert smidgen("evaluate", out, "--test", path) == 0
 
 
+def test_images_with_a_number_each(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    labels = draw.uniform(0, 5, 300)
+    images = draw.integers(0, 20, (300, 8, 8)) + 40 * labels[:, None, None]
+    path, out = tmp_path / "images.npz", tmp_path / "ready"
+    np.savez(path, images=images.astype(np.uint8), labels=labels)
+    assert smidgen("run", path, "--images", "--epochs", 6, "--out", out) == 0
+    assert "to predict a number" in " ".join(capsys.readouterr().out.split())
+    note = TaskNote.load(out)
+    assert (note.kind, note.classes, note.label) == ("images", None, "label")
+    assert smidgen("predict", out, "--data", path, "--out", tmp_path / "a.csv") == 0
+    rows = read_rows(tmp_path / "a.csv")
+    errors = [float(r["answer"]) - y for r, y in zip(rows, labels, strict=True)]
+    assert np.std(errors) < 0.5 * np.std(labels)
+    inside = [
+        float(r["low"]) <= y <= float(r["high"]) for r, y in zip(rows, labels, strict=True)
+    ]
+    assert np.mean(inside) > 0.85
+    assert smidgen("evaluate", out, "--test", path) == 0
+    capsys.readouterr()
+    for words, option in (
+        (("--label", "x"), "--label"),
+        (("--batch-size", 4), "--batch-size"),
+    ):
+        assert smidgen("evaluate", out, "--test", path, *words) == 1
+        shown = " ".join(capsys.readouterr().err.split())
+        assert (
+            f"{option} must be left out for a folder of 'smidgen run' with images" in shown
+        )
+
+
 class Killed(BaseException):
     """Ends a command as a signal would: nothing in it is told."""
 
@@ -306,6 +337,19 @@ def test_killed_at_every_step_it_ends_the_same(table, tmp_path, monkeypatch, cap
         (("--images", "--label", "x"), "--label must be left out for images"),
         (("--label", "buys", "--split", "town"), "must say train, validation or test"),
         (("--model", "a", "--trained", "b"), "--trained must be left out beside --model"),
+        (
+            ("--label", "buys", "--table", "--trained", "b"),
+            "--trained must be left out for a table, got 'b'. It is for texts",
+        ),
+        (
+            ("--label", "buys", "--table", "--max-length", 9),
+            "--max-length must be left out for a table, got 9",
+        ),
+        (
+            ("--label", "score", *RUN, "--max-error", 0.1),
+            "--max-error must be left out for numbers, which are never quite right, got 0.1",
+        ),
+        (("--images",), "--images reads an IDX file, an .npz or a folder of pictures"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(words, message, table, tmp_path, capsys):

@@ -34,6 +34,22 @@ def forbidden(text):
     ]
 
 
+def test_a_table_is_whole_where_the_output_is_a_file(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    table = Table("a name that is long", "another that is just as long", "and a third one")
+    table.add_row("x" * 60, "y" * 70, "z")
+    out.show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert any("x" * 60 in line and "y" * 70 in line and "z" in line for line in lines)
+    out.print("word " * 20)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 30
+    # On a terminal it fits.
+    narrow = Terminal()
+    monkeypatch.setattr(Terminal, "is_terminal", True)
+    narrow.show(table)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 30
+
+
 @pytest.mark.parametrize("show", [note, refuse, Steps(), out.print])
 def test_everything_printed_is_clean(show, capsys):
     show(HOSTILE)

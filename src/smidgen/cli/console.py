@@ -34,6 +34,9 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+# Of a table that is written to a file, in characters.
+_WIDEST = 10_000
+
 # How to spell what a terminal has no character for; anything else becomes an escape.
 _SPELLED = {
     **dict.fromkeys("–—−‐‑", "-"),
@@ -77,6 +80,17 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Render a text, alone or in the cell of a table."""
         return super().render_str(clean(text), **options)
+
+    def show(self, table: Table) -> None:
+        """Print a table; into a file or a pipe, which have no width, all of it."""
+        before = self._width
+        if not self.is_terminal:
+            widest = self.options.update(width=_WIDEST)
+            self.width = max(self.width, self.measure(table, options=widest).maximum)
+        try:
+            self.print(table)
+        finally:
+            self._width = before
 
     def say(self, first: str, text: str, style: str) -> None:
         """Print a first word in a style and then one line."""
@@ -156,7 +170,7 @@ def show_record(record: Record) -> None:
         ]
         table.add_row(row.label, *[row.size] * sized, *texts)
     out.print()
-    out.print(table)
+    out.show(table)
     for line in (*_describe_automation(record), *_describe_floors(rows, sized)):
         out.print(Text(line, "dim"))
     out.print()

@@ -25,6 +25,7 @@ from smidgen.curvature.operators import Isotropic
 from smidgen.errors import ArgumentError
 from smidgen.fit.calibration.groups import Scope
 from smidgen.fit.calibration.precision import What
+from smidgen.integrations.reading.splitting import group_rows
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.outputs.problem import declared_likelihood
 from smidgen.posterior.base import Posterior
@@ -185,7 +186,12 @@ def _bayesify_text(
     seen, held_out = (loaded.batch(table, *rows.sizes) for table in tables)
     say("Trying temperature scaling, the last layer and deeper ones")
     posterior = smidgen.bayesify(
-        loaded.problem, seen, held_out, settings=settings, seed=rows.seed
+        loaded.problem,
+        seen,
+        held_out,
+        groups=group_rows(tables[1].keys()),
+        settings=settings,
+        seed=rows.seed,
     )
     if isinstance(posterior, LaplacePosterior) and not exact:
         # At the precision just chosen, few eigenvectors matter.

@@ -112,6 +112,6 @@ def _show_predictions(rows: list[dict[str, Any]]) -> None:
         numbers = (row[key] for key in ("confidence", "entropy", "mutual_information"))
         text = shorten(row["text"], _TEXT_WIDTH, placeholder="…")
         table.add_row(row["label"], *(f"{number:.3f}" for number in numbers), text)
-    out.print(table)
+    out.show(table)
     if len(rows) > _SHOWN:
         out.print(f"… and {len(rows) - _SHOWN:,} more; --json FILE writes them all")

@@ -14,10 +14,11 @@ from typer import Option
 import smidgen
 from smidgen.cli.completion.table import offer
 from smidgen.cli.console import Steps, out, show_record
-from smidgen.cli.options import methods, outputs
+from smidgen.cli.options import methods, noted, outputs
 from smidgen.cli.options import select as selecting
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import read_choices, read_numbers, require_files
+from smidgen.cli.options.source import Source
 from smidgen.errors import ArgumentError
 from smidgen.posterior.store import refuse_taken_posterior
 from smidgen.runtime.record import Record
@@ -134,9 +135,9 @@ def ramp(
     val: HeldOut,
     test: Test,
     folder: Folder,
-    text: texts.Text = "text",
-    text_pair: texts.Pair = None,
-    label: texts.Label = "label",
+    text: noted.Text = None,
+    text_pair: noted.Pair = None,
+    label: noted.Label = None,
     method: RampMethod = "laplace",
     schemes: Schemes = None,
     percents: Percents = None,
@@ -154,7 +155,7 @@ def ramp(
     save: Save = None,
     exact: selecting.Exact = False,
     batch_size: texts.BatchSize = 16,
-    max_length: texts.MaxLength = 128,
+    max_length: noted.MaxLength = None,
     device: texts.Device = "auto",
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
@@ -162,7 +163,8 @@ def ramp(
     """Find out which weights, and how many, are worth making stochastic."""
     methods.refuse_unused(method, context)
     files = {"train": train, "validation": val, "test": test}
-    inputs = _Inputs(model, files, (text, text_pair, label), batch_size, max_length, device)
+    seen = noted.find_seen(Source(model), text, text_pair, label, max_length)
+    inputs = _Inputs(model, files, seen.columns, batch_size, seen.max_length, device)
     run = outputs.open_run(context, *_outputs(folder, save))
     if method == "swag":
         options = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)

@@ -11,9 +11,10 @@ from typer import Option
 
 import smidgen
 from smidgen.cli.console import out, write_json
-from smidgen.cli.options import outputs
+from smidgen.cli.options import noted, outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files
+from smidgen.cli.options.source import Source
 
 
 def verify(
@@ -22,8 +23,8 @@ def verify(
     data: Annotated[
         Path, Option(callback=require_files, help="Texts; only the first few are used.")
     ],
-    text: texts.Text = "text",
-    text_pair: texts.Pair = None,
+    text: noted.Text = None,
+    text_pair: noted.Pair = None,
     label: Annotated[
         str | None, Option("--label", help="Column of the label; needed for regression.")
     ] = None,
@@ -35,9 +36,10 @@ def verify(
 ) -> None:
     """Check a few weights of every layer against a slow, exact computation."""
     run = outputs.open_run(context)
+    seen = noted.find_seen(Source(model), text, text_pair, label, None)
     network, tokenizer = texts.load_model(model)
     names = None if label is None else texts.find_label_names(network)
-    table = texts.read_table(data, text, text_pair, label, names)
+    table = texts.read_table(data, *seen.columns[:2], label, names)
     loader = texts.make_batches(table, tokenizer, batch_size, max_length)
     verification = smidgen.verify(network, islice(loader, batches))
     out.print(str(verification), soft_wrap=True)

@@ -345,6 +345,23 @@ def _start(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def count_examples(batch: Batch) -> int | None:
+    """Count the examples of a batch; None where its inputs differ in length."""
+    counts = {len(x) for x in tree_leaves(find_inputs(batch)) if _has_length(x)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def number_examples(rows: int, examples: int | None) -> Tensor:
+    """Number the example of each row of outputs, (R,): tokens of one text are of one example."""
+    if not examples or rows % examples:
+        return torch.arange(rows)
+    return torch.arange(examples).repeat_interleave(rows // examples)
+
+
+def _has_length(value: object) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
 def take_few(batch: Batch) -> Batch:
     """Take the first examples of a batch, if its axis of examples can be told."""
     leaves = (value for value in tree_leaves(batch) if isinstance(value, Tensor))

@@ -7,7 +7,7 @@ addition alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from smidgen.curvature.accumulate import drop_mixing_layers
 from smidgen.curvature.operators import Isotropic
 from smidgen.curvature.taps import Tapped, tapped
 from smidgen.errors import DataError, StructureError
-from smidgen.outputs.batches import in_batch
+from smidgen.outputs.batches import count_examples, in_batch, number_examples
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.output_covariance import CovarianceTerm, map_moments
@@ -32,13 +32,15 @@ _Level = TypeVar("_Level", bound=Hashable)
 class VarianceTable:
     """Outputs (N, C), targets (N, ...) and covariances (P, N, K, K) by label.
 
-    `precisions` (P,) are for unit noise, ascending.
+    `precisions` (P,) are for unit noise, ascending. `examples` (N,) number the example of each
+    row, from 0 through all batches, where they are known: tokens of one text share theirs.
     """
 
     outputs: Tensor
     targets: Tensor
     precisions: Tensor
     covariance: Mapping[Hashable, Tensor]
+    examples: Tensor | None = None
 
     def at(self, label: Hashable, precision: float) -> Tensor:
         """Interpolate the covariance (N, K, K) of one label, in fp64; exact on the grid."""
@@ -65,6 +67,7 @@ class VarianceTable:
             outputs=self.outputs[rows],
             targets=self.targets[rows],
             covariance=covariance,
+            examples=None if self.examples is None else self.examples[rows],
         )
 
     def total(self, labels: Iterable[Hashable]) -> Tensor:
@@ -100,13 +103,16 @@ def variance_table(
     ]
     likelihood = next(iter(posteriors.values())).likelihood
     directions = likelihood.choose_directions(link, top)
-    rows = []
+    rows: list[tuple[Tensor, dict[Hashable, Tensor], Tensor, Tensor]] = []
+    sizes: list[int | None] = []
     settled = problem.with_likelihood(likelihood)
     with tapped(settled, around) as taps:
         if any(isinstance(term.operator, Isotropic) for term in terms):
             first, batches = settled.read_first(batches)
             _refuse_mixing_layers(taps, settled, first)
-        tables = map_moments(taps, batches, terms, directions, lambda moments: moments)
+        counted = _count(batches, sizes)
+        tables = map_moments(taps, counted, terms, directions, lambda moments: moments)
+    seen = 0
     for number, moments in enumerate(tables, 1):
         labelled = moments.kept
         with in_batch(number):
@@ -115,18 +121,35 @@ def variance_table(
                     "calibration needs labels, and this batch has none. Pass labelled data."
                 )
         covariance = {key: c[:, labelled] for key, c in moments.covariance.items()}
-        rows.append((moments.outputs[labelled], covariance, moments.targets[labelled]))
-    if not sum(len(outputs) for outputs, _, _ in rows):
+        own = seen + number_examples(len(moments.outputs), sizes[number - 1])
+        seen = int(own[-1]) + 1
+        rows.append(
+            (
+                moments.outputs[labelled],
+                covariance,
+                moments.targets[labelled],
+                own[labelled],
+            )
+        )
+    if not sum(len(outputs) for outputs, *_ in rows):
         raise DataError(
             "the validation loader yielded no labelled example. Check its length and labels."
         )
-    outputs, covariances, targets = zip(*rows, strict=True)
+    outputs, covariances, targets, examples = zip(*rows, strict=True)
     return VarianceTable(
         torch.cat(outputs),
         torch.cat(targets),
         terms[0].precisions if precisions is None else precisions,
         {key: torch.cat([c[key] for c in covariances], 1) for key in covariances[0]},
+        torch.cat(examples),
     )
+
+
+def _count(batches: Iterable[Batch], sizes: list[int | None]) -> Iterator[Batch]:
+    """Note how many examples each batch has, as it passes by."""
+    for batch in batches:
+        sizes.append(count_examples(batch))
+        yield batch
 
 
 def _refuse_mixing_layers(taps: Tapped, problem: Problem, batch: Batch) -> None:

@@ -28,14 +28,14 @@ def show_chain(scales: Scales, fraction: float) -> None:
         ("mean displacement", [step.displacement for step in scales.traces]),
     ):
         traces.add_row(name, f"{values[0]:.3g}", f"{values[-1]:.3g}", _draw_line(values))
-    out.print(traces)
+    out.show(traces)
     check = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
     for heading in ("moved farther than", "weights", "expected", "stated prior"):
         check.add_column(heading, justify="right")
     for row in scales.check:
         fractions = (row.chain, row.prior, row.stated)
         check.add_row(f"{row.distance:g}", *(f"{value:.1%}" for value in fractions))
-    out.print(check)
+    out.show(check)
     verdict = "rejected" if scales.acceptance < _REJECTED else "accepted"
     out.print(
         f"  acceptance under the sampled prior {scales.acceptance:.2f} ({verdict})\n"

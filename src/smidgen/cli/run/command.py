@@ -35,7 +35,7 @@ Text = Annotated[
     Option("--text", metavar="COLUMN,COLUMN", help="Columns that make the text."),
 ]
 Table = Annotated[bool, Option("--table", help="Rows of numbers and categories.")]
-Images = Annotated[bool, Option("--images", help="Images with a class each.")]
+Images = Annotated[bool, Option("--images", help="Images with a class each, or a number.")]
 Model = Annotated[
     str | None,
     Option(
@@ -91,8 +91,15 @@ Rows = Annotated[
 Epochs = Annotated[int | None, Option(min=1, help="Largest number of epochs.")]
 Rate = Annotated[float | None, Option("--lr", help="Peak learning rate.")]
 BatchSize = Annotated[int | None, Option(min=1, help="Rows per batch.")]
+MaxLength = Annotated[
+    int | None,
+    Option(
+        "--max-length", min=3, help="Longer texts are cut to this many tokens; else 128."
+    ),
+]
 MaxError = Annotated[
-    float, Option(min=0.0, max=1.0, help="Share of wrong answers that may be given.")
+    float | None,
+    Option(min=0.0, max=1.0, help="Share of wrong answers that may be given; else 0.05."),
 ]
 Coverage = Annotated[
     float | None,
@@ -126,8 +133,8 @@ def run(
     epochs: Epochs = None,
     learning_rate: Rate = None,
     batch_size: BatchSize = None,
-    max_length: texts.MaxLength = 128,
-    max_error: MaxError = 0.05,
+    max_length: MaxLength = None,
+    max_error: MaxError = None,
     coverage: Coverage = None,
     seed: texts.Seed = 0,
     device: texts.Device = "auto",

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from smidgen.workflows.run.ready_folder import RunParts
 
 _SHOWN, _WIDTH = 10, 28
+_KINDS = {"text": "texts", "table": "a table", "images": "images"}
+# Of language models and of posteriors that are drawn from: a ready folder has neither.
+_IDLE = ("prompt", "choices", "choice", "chat", "gguf", "samples")
 
 
 def require_ready(name: str) -> RunParts:
@@ -73,8 +76,22 @@ def load_ready(
     from smidgen.integrations.reading.task_note import TaskNote
     from smidgen.workflows.run.ready_folder import load_predictor
 
-    note = check_note(TaskNote.load(parts.folder), read_typed(context))
+    note = TaskNote.load(parts.folder)
+    _refuse_idle_options(context, note)
+    note = check_note(note, read_typed(context))
     return load_predictor(parts, device=device), note
+
+
+def _refuse_idle_options(context: Context, note: TaskNote) -> None:
+    """Refuse options that would do nothing: they are for models and posteriors by themselves."""
+    idle = [*_IDLE, *(["batch_size"] if "test" in context.params else [])]
+    idle += ["label"] if note.kind == "images" else []
+    for name in idle:
+        if name in context.params and _is_typed(context, name):
+            raise ArgumentError(
+                f"--{name.replace('_', '-')} must be left out for a folder of 'smidgen run' "
+                f"with {_KINDS[note.kind]}, got {context.params[name]!r}. It would do nothing."
+            )
 
 
 def predict_ready(
@@ -169,7 +186,7 @@ def _show_answers(columns: dict[str, list[Any]], added: dict[str, list[Any]]) ->
     for row in range(min(count, _SHOWN)):
         cells = [_show(column[row]) for column in added.values()]
         table.add_row(*cells, shorten(str(columns[first][row]), _WIDTH, placeholder="…"))
-    out.print(table)
+    out.show(table)
     if count > _SHOWN:
         out.print(f"… and {count - _SHOWN:,} more; --out FILE writes them all")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import smidgen.evaluate as evaluate
-from smidgen.errors import DataError
+from smidgen.errors import ArgumentError, DataError
 from smidgen.fit.calibration.folds import Folds, choose_in_folds
 from smidgen.fit.calibration.objective import Objective
 from smidgen.fit.calibration.precision import ScaledPrecisions
@@ -33,17 +33,72 @@ LabelledSums = Mapping[Hashable, Sequence[Hashable]]
 """The sums of the table that share a precision, by its label."""
 
 
-def split_rows(rows: int, folds: int, seed: int) -> list[Tensor]:
-    """Split row numbers into folds at random; fewer where a fold would have too few rows."""
-    folds = min(folds, rows // LEAST_ROWS)
+def number_groups(table: VarianceTable, groups: Sequence[Hashable] | None = None) -> Tensor:
+    """Number what stays together in the folds, (N,): rows of one example, or of one group.
+
+    Args:
+        table: The held-out rows.
+        groups: The group of each held-out example, in their order, labelled or not.
+
+    Returns:
+        The number of each row's group, in the order in which they come first.
+
+    Raises:
+        ArgumentError: If there are fewer groups than examples.
+    """
+    examples = table.examples
+    if examples is None:
+        examples = torch.arange(len(table.outputs))
+    together: list[Hashable] = examples.tolist()
+    if groups is not None:
+        if len(groups) <= int(examples.max()):
+            raise ArgumentError(
+                f"groups must be one for each held-out example, got {len(groups)} of "
+                f"{int(examples.max()) + 1} or more. Give them in the order of validation."
+            )
+        together = [groups[example] for example in examples.tolist()]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(together))}
+    return torch.tensor([numbers[group] for group in together])
+
+
+def split_rows(groups: Tensor, folds: int, seed: int) -> list[Tensor]:
+    """Split row numbers into folds at random, by the number of each row's group, (N,).
+
+    Args:
+        groups: Rows of one group stay together.
+        folds: How many there are; fewer where one would have too few rows.
+        seed: Fixes which group goes where.
+
+    Returns:
+        The row numbers of each fold, sorted.
+
+    Raises:
+        DataError: If the rows are too few, or of one group.
+    """
+    rows, sizes = len(groups), groups.bincount()
+    folds = min(folds, rows // LEAST_ROWS, len(sizes))
+    if folds < 2 <= rows // LEAST_ROWS:
+        raise DataError(
+            f"validation must have examples of 2 groups or more, got {len(sizes)}. Hold out "
+            "others, or fit one posterior with smidgen.fit and calibrate it."
+        )
     if folds < 2:
         raise DataError(
             f"validation must have {2 * LEAST_ROWS} labelled rows or more, got {rows}. Hold "
             "out more, or fit one posterior with smidgen.fit and calibrate it."
         )
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(rows, generator=generator)
-    return [fold.sort().values for fold in order.tensor_split(folds)]
+    order = torch.randperm(len(sizes), generator=generator)
+    if len(sizes) == rows:
+        return [fold.sort().values for fold in order.tensor_split(folds)]
+    # Large groups first, each to the fold with the fewest rows; small ones even them out.
+    order = order[sizes[order].argsort(descending=True, stable=True)]
+    owner, taken = torch.empty_like(sizes), [0] * folds
+    for group in order.tolist():
+        fold = taken.index(min(taken))
+        owner[group] = fold
+        taken[fold] += int(sizes[group])
+    return [(owner[groups] == fold).nonzero()[:, 0] for fold in range(folds)]
 
 
 @dataclass(frozen=True, eq=False)

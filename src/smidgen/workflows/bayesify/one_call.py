@@ -4,13 +4,13 @@ Candidates are tried in the order of cost, that of predicting with them and then
 them: temperature scaling, the last layer, all layers without curvature, the last layer with
 all others without curvature, and Sparse-KFAC with the last layer at a few sizes. One pass
 over the training data fits them all; one over the held-out data makes the variance table, from
-which every candidate is calibrated and scored in folds. The cheapest that is not clearly worse than the best is kept,
-and calibrated on all held-out rows.
+which every candidate is calibrated and scored in folds. The cheapest that is not clearly worse
+than the best is kept, and calibrated on all held-out rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ from smidgen.workflows.bayesify.crossfit import (
     CrossFitter,
     join_labels,
     make_objective,
+    number_groups,
     split_rows,
 )
 from smidgen.workflows.bayesify.rule import find_clearly_worse, keep_cheapest
@@ -69,6 +70,7 @@ def bayesify(
     train: Iterable[Batch],
     validation: Iterable[Batch],
     *,
+    groups: Sequence[Hashable] | None = None,
     settings: BayesifySettings | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -84,6 +86,9 @@ def bayesify(
         train: The batches it was trained on, read once.
         validation: Labelled batches that neither trained the model nor will test it, read
             once. They choose the candidate and calibrate it.
+        groups: Which held-out examples belong together, such as those of one patient: a value
+            for each, in the order in which `validation` yields them. Folds do not divide
+            them. Tokens of one text are together anyway.
         settings: What to try, and what it may cost.
         seed: Of the folds that the held-out rows are scored in.
         progress: Show progress bars.
@@ -114,9 +119,8 @@ def bayesify(
             precisions,
             link,
         )
-        fitter = CrossFitter.make(
-            likelihood, table, link, split_rows(len(table.outputs), settings.folds, seed)
-        )
+        folds = split_rows(number_groups(table, groups), settings.folds, seed)
+        fitter = CrossFitter.make(likelihood, table, link, folds)
         nlls = {TEMPERATURE: fitter.score_point()}
         for each in track(fitted, "choosing", show=progress):
             nlls[each.contender.name] = fitter.score(each.sums, each.known)

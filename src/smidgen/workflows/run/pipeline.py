@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from smidgen.decide import Rules
-from smidgen.errors import ArgumentError, DataError
+from smidgen.errors import DataError
 from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import load_saved, save
@@ -27,7 +27,11 @@ from smidgen.workflows.rules import make_rules
 from smidgen.workflows.run.dividing import TaskRows
 from smidgen.workflows.run.ready_folder import RunParts
 from smidgen.workflows.run.rows import RunRows, read_run_rows
-from smidgen.workflows.run.settings import RunSettings, RunSource
+from smidgen.workflows.run.settings import (
+    RunSettings,
+    RunSource,
+    refuse_idle_options,
+)
 from smidgen.workflows.run.task_model import TaskModel, load_task_model, name_rows
 from smidgen.workflows.run.text_base import (
     list_text_classes,
@@ -95,6 +99,8 @@ def run_steps(
     parts, times = RunParts(work), StepTimes(say)
     with times.step("reading", f"Reading {source.data}"):
         data = read_run_rows(source, settings.seed)
+        is_regression = data.note.classes is None
+        refuse_idle_options(source, settings, data.note.kind, is_regression=is_regression)
         data = replace(data, note=measure_task(data, settings))
     for sentence in data.said:
         say(f"  {sentence}")
@@ -193,11 +199,6 @@ def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunR
     """Copy a trained text model as it is, and number classes as it does."""
     assert settings.trained is not None
     note = data.note
-    if note.kind != "text":
-        raise ArgumentError(
-            f"--trained must be left out for {note.kind}, got {settings.trained!r}. Only text "
-            "models can be taken as they are."
-        )
     network, tokenizer = load_text_model(settings.trained, device="cpu")
     classes = list_text_classes(network)
     if sorted(classes or ()) != sorted(note.classes or ()):
@@ -233,6 +234,7 @@ def _make_posterior(
             task.problem,
             task.batch(data.part("train"), size=size),
             task.batch(data.part("calibration"), size=size),
+            groups=data.groups_of("calibration"),
             seed=settings.seed,
             progress=progress,
         )
@@ -260,7 +262,7 @@ def _make_rules(
             posterior,
             task.problem,
             task.batch(single, size=settings.batch_size),
-            max_error=settings.max_error,
+            max_error=settings.allowed_error,
             coverage=settings.coverage,
             progress=progress,
         )
@@ -292,7 +294,7 @@ def _compare(
         data.part("test"),
         config=config,
         progress=progress,
-        max_error=settings.max_error,
+        max_error=settings.allowed_error,
         row_numbers=data.number_rows("test"),
     )
     record.save(parts.record)

@@ -38,6 +38,9 @@ from smidgen.workflows.run.dividing import ReadRows, TaskRows, divide_rows
 from smidgen.workflows.run.settings import RunSource
 
 _IMAGES = (".bin", "-ubyte", "-ubyte.gz")
+_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
+# What the numbers of images are called, which have no columns.
+_IMAGE_LABEL = "label"
 _WORDS = 4
 """A column of texts with more words than this, on average, is a text and not a category."""
 
@@ -58,6 +61,11 @@ class RunRows:
         """Take the rows of a part; texts from short to long, so that batches need no padding."""
         assert self.note.split is not None
         return self._take(self.note.split.rows[name])
+
+    def groups_of(self, name: str) -> list[int]:
+        """List the group of each row of a part, in the part's order."""
+        assert self.note.split is not None
+        return [self.groups[row] for row in self._order(self.note.split.rows[name])]
 
     def draw_from_groups(self, name: str, seed: int) -> TaskRows:
         """Take one row of each group of a part, drawn by a seed."""
@@ -148,7 +156,8 @@ def read_noted_rows(
         names = images.files or tuple(map(str, range(len(images))))
         if not labelled:
             return images, {"image": names}
-        target = read_target(listed, path, names=note.classes)
+        wanted: TargetKind | None = "regression" if note.classes is None else None
+        target = read_target(listed, path, kind=wanted, names=note.classes)
         return replace(images, labels=target.labels, label_names=target.names), {
             "image": names
         }
@@ -198,6 +207,12 @@ def make_rows(
 
 
 def _read_images(source: RunSource, said: list[str]) -> ReadRows:
+    if source.data.suffix.lower() in _TABLES:
+        raise ArgumentError(
+            f"--images reads an IDX file, an .npz or a folder of pictures, got {source.data}. "
+            "Write the images and their labels into an .npz (images, labels), or pass --table."
+        )
+    kind = source.target
     sets: list[ImageSet] = []
     labels: list[float] = []
     target: Target | None = None
@@ -207,31 +222,41 @@ def _read_images(source: RunSource, said: list[str]) -> ReadRows:
             refuse_other_scale(images, find_span(sets[0]), path)
         if not listed:
             raise DataError(
-                f"{path} must hold a class for each image, got none. Put images into a folder "
+                f"{path} must hold a label for each image, got none. Put images into a folder "
                 "for each class, or write labels into the file."
             )
         names = None if target is None else target.names
-        target = read_target(listed, path, kind="classes", names=names)
+        target = read_target(listed, path, kind=kind or _guess_target(listed), names=names)
+        kind = "classes" if target.names else "regression"
         sets.append(images)
         labels += list(target.labels)
     assert target is not None
     joined = join_images(sets)
-    rows = replace(joined, labels=tuple(map(int, labels)), label_names=target.names)
+    given = labels if target.names is None else map(int, labels)
+    rows = replace(joined, labels=tuple(given), label_names=target.names)
     files = [
         _describe_file(path, len(s)) for path, s in zip(source.files, sets, strict=True)
     ]
     note = TaskNote(
         "images",
+        label=_IMAGE_LABEL if target.names is None else None,
         classes=target.names,
         shape=rows.shape,
         span=find_span(sets[0]),
         files=tuple(files),
     )
-    said.append(
-        f"{len(rows):,} images of shape {' × '.join(map(str, rows.shape))} in "
-        f"{len(target.names or ())} classes"
-    )
+    what = "to predict a number"
+    if target.names is not None:
+        what = f"in {len(target.names)} classes"
+    shape = " × ".join(map(str, rows.shape))
+    said.append(f"{len(rows):,} images of shape {shape} {what}")
     return ReadRows(rows, note, rows.keys())
+
+
+def _guess_target(values: Sequence[Any]) -> TargetKind:
+    """Take decimal labels of images for numbers, and all others for classes."""
+    decimal = (isinstance(v, float) and not v.is_integer() for v in values)
+    return "regression" if any(decimal) else "classes"
 
 
 def _read_columns(source: RunSource, kind: TaskKind | None, said: list[str]) -> ReadRows:

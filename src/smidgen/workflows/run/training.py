@@ -37,6 +37,7 @@ _STEPS, _EPOCHS = 4000, (8, 200)
 # Labels with such a standard deviation are predicted as they are.
 _USUAL, _MOST_OFFSET = (0.1, 100.0), 1000.0
 _TEXT_EPOCHS, _TEXT_PATIENCE = 5, 2
+_MAX_LENGTH = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +67,14 @@ def measure_task(data: RunRows, settings: RunSettings) -> TaskNote:
     if isinstance(train, FeatureTable):
         note = replace(note, scaling=measure_scaling(train.cells))
     if note.kind == "text":
-        note = replace(note, max_length=settings.max_length)
+        note = replace(note, max_length=settings.max_length or _MAX_LENGTH)
     if note.classes is None:
         labels = [float(label) for label in train.labels or ()]
         spread = pstdev(labels)
         if not spread:
             raise DataError(
-                f"--label must name a column of different numbers, got {labels[0]} in every "
-                "training row. Name another column."
+                f"the label must be different numbers, got {labels[0]} in every training row. "
+                "Name another column with --label, or add rows."
             )
         note = replace(note, target=(fmean(labels), spread))
     return note

@@ -119,7 +119,7 @@ def score_by_hand(name, problem, train, held_out, folds):
 def test_cross_fitted_scores_are_those_of_refitting_every_fold(kind):
     problem, train, held_out = make(kind)
     posterior = run(problem, train, held_out, seed=3)
-    folds = split_rows(60, 3, 3)
+    folds = split_rows(torch.arange(60), 3, 3)
     tried = {each.name: each for each in posterior.choice.candidates}
     assert list(tried) == NAMES
     by_hand = {name: score_by_hand(name, problem, train, held_out, folds) for name in NAMES}
@@ -346,3 +346,41 @@ def test_progress_can_be_silent(capsys):
         warnings.simplefilter("ignore")
         run(problem, train, held_out)
     assert capsys.readouterr() == ("", "")
+
+
+def find_folds(monkeypatch, problem, train, batches, **options):
+    """The row numbers of each fold that a run makes."""
+    made = []
+
+    def split(groups, folds, seed):
+        made.append(split_rows(groups, folds, seed))
+        return made[-1]
+
+    monkeypatch.setattr("smidgen.workflows.bayesify.one_call.split_rows", split)
+    settings = BayesifySettings(candidates=("last-layer",), folds=3)
+    bayesify(problem, train, batches, settings=settings, progress=False, **options)
+    return made[-1]
+
+
+def test_groups_and_tokens_of_one_text_are_not_divided(monkeypatch):
+    problem, train, held_out = make("classes")
+    groups = [f"patient {row % 7}" for row in range(60)]
+    folds = find_folds(monkeypatch, problem, train, batches_of(held_out), groups=groups)
+    patients = [{groups[row] for row in fold.tolist()} for fold in folds]
+    assert sorted(row for fold in folds for row in fold.tolist()) == list(range(60))
+    assert sum(map(len, patients)) == len(set(groups))
+    assert all(15 <= len(fold) <= 27 for fold in folds)
+    with pytest.raises(ArgumentError, match="groups must be one for each held-out example"):
+        run(problem, train, held_out, groups=groups[:40])
+    with pytest.raises(DataError, match="examples of 2 groups or more, got 1"):
+        run(problem, train, held_out, groups=["all"] * 60)
+
+    # Twelve texts of five tokens in batches of four; the last token of each has no label.
+    x = torch.randn(12, 5, 4, dtype=torch.float64)
+    y = problem.model(x).argmax(-1)
+    y[:, -1] = -100
+    batches = list(zip(x.split(4), y.split(4), strict=True))
+    folds = find_folds(monkeypatch, problem, batches, batches)
+    texts = [{row // 4 for row in fold.tolist()} for fold in folds]
+    assert [len(fold) for fold in folds] == [16, 16, 16]
+    assert sum(map(len, texts)) == 12

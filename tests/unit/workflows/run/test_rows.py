@@ -121,6 +121,15 @@ def test_a_group_that_was_named_wins_over_the_texts_of_pairs(topics):
     assert sum(map(len, sides)) == len(set().union(*sides)) == 125
 
 
+def test_the_groups_of_a_part_are_in_the_order_of_its_rows(texts):
+    read = read_run_rows(RunSource(texts, "y", "text", ("words",), group="who"), 0)
+    part = read.part("calibration")
+    numbers = [int(text.split()[2]) for text in part.texts]
+    found = dict(zip(numbers, read.groups_of("calibration"), strict=True))
+    assert all(found[n] == found[n + 60] for n in found if n < 60)
+    assert len(set(found.values())) == len({n % 60 for n in numbers})
+
+
 def test_a_promise_counts_one_row_of_each_group(texts):
     source = RunSource(texts, "y", "text", ("words",), group="who")
     read = read_run_rows(source, 0)

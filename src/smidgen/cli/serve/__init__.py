@@ -1,5 +1,5 @@
 """`smidgen serve`: a ready folder as an HTTP service."""
 
-from smidgen.cli.serving.command import serve
+from smidgen.cli.serve.command import serve
 
 __all__ = ["serve"]

@@ -120,7 +120,10 @@ def test_the_sdist_has_what_builds_and_tests_it(built):
 
 
 def test_twine_finds_nothing_wrong(built):
-    if shutil.which("twine") is None and not (Path(sys.executable).parent / "twine").is_file():
+    if (
+        shutil.which("twine") is None
+        and not (Path(sys.executable).parent / "twine").is_file()
+    ):
         pytest.skip("no twine here")
     files = [str(path) for path in sorted(built.iterdir())]
     command = [sys.executable, "-m", "twine", "check", "--strict", *files]

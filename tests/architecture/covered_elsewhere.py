@@ -18,7 +18,7 @@ _COVERING = {
     """,
     "integration/test_causal.py": "integrations/causal",
     "integration/test_cli.py": """
-        cli/app cli/console cli/evaluate cli/finetune cli/fit cli/options/lists
+        cli/app cli/evaluate cli/finetune cli/fit cli/options/lists
         cli/options/budget cli/options/methods cli/options/select cli/options/text cli/predict
         cli/ramp cli/report
         workflows/fit_posterior workflows/ramp/swag workflows/text_task
@@ -29,8 +29,12 @@ _COVERING = {
     """,
     "integration/test_cli_outputs.py": "cli/options/outputs",
     "integration/test_cli_plan_verify.py": "cli/plan cli/verify integrations/skeleton",
+    "integration/test_completion.py": "cli/completion/table",
     "integration/test_demo_data.py": "cli/demo integrations/demo_data workflows/demo",
     "integration/test_devices.py": "integrations/devices",
+    "integration/test_doctor.py": """
+        cli/doctor/command cli/doctor/findings runtime/system/requirements
+    """,
     "integration/test_huggingface.py": """
         integrations/huggingface integrations/labels integrations/model_folder
     """,
@@ -159,7 +163,7 @@ _COVERING_STUDIES = {
         methods/decisions/methods methods/decisions/networks
     """,
     "integration/test_study_kinds.py": """
-        data/uci kinds/constant kinds/dropout kinds/ensemble kinds/finetune
+        kinds/constant kinds/dropout kinds/ensemble kinds/finetune
         kinds/laplace kinds/recipe kinds/scales kinds/swag kinds/tuning kinds/uci_map
         kinds/uci_posterior kinds/weight_samples methods/text_models methods/tuned_text
         methods/tuning_methods

@@ -227,7 +227,7 @@ def test_what_cannot_be_served_is_one_sentence(table, tmp_path, capsys):
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     (damaged / "posterior").mkdir()
-    values = json.loads(note.read_text())
+    values = json.loads(note.read_text(encoding="utf-8"))
     (damaged / "task.json").write_text(json.dumps({**values, "label": "other"}))
     assert "damaged or edited" in refuse(capsys, damaged, "--port", 0)
 

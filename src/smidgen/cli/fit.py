@@ -125,12 +125,11 @@ def fit(
 ) -> None:
     """Make a trained model Bayesian: try the cheap things first, and keep what pays."""
     methods.refuse_unused(method, context)
-    by_hand = _is_by_hand(context)
-    settings = budget.read_budget(memory, seconds, by_hand=by_hand)
+    settings = budget.read_budget(memory, seconds, by_hand=_is_by_hand(context))
     run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
     seen = noted.find_seen(source, text, text_pair, label, max_length)
     rows = _Rows((train, val), seen, batch_size, seed)
-    if not by_hand:
+    if not _is_by_hand(context):
         _bayesify_text(source, rows, folder, exact, json_file, run, settings)
         return
     sizes = {"size": size, "percent": percent, "fraction": fraction, "count": count}
@@ -139,19 +138,12 @@ def fit(
     _check_together(method, structure, selection, exact=exact, trained_on=train)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     laplace = _laplace_arguments(structure, approximation, calibrate, scope)
+    arguments = _find_arguments(method, laplace, swag, seed)
     choices = FitChoices(
-        method,
-        folder,
-        *_find_arguments(method, laplace, swag, seed),
-        tolerance=None if exact else TOLERANCE,
-        checkpoint=run.place("training"),
-        overwrite=run.overwrite,
-        isotropic_body=isotropic_body,
+        method, folder, *arguments, **_keep(run, exact), isotropic_body=isotropic_body
     )
     posterior = _fit_text(source, rows, selection, choices)
-    about = {"posterior": str(folder), "selector": select, "method": method}
-    write_json(json_file, {**about, **posterior.summary()})
-    run.finish()
+    _note_fit(choices, select, posterior, json_file, run)
 
 
 # What chooses a posterior by hand, by the names in Python.
@@ -299,6 +291,31 @@ def _fit_text(
     posterior = fit_posterior(loaded.problem, seen, held_out, subset, choices, say=say)
     show_posterior(posterior)
     return posterior
+
+
+def _keep(run: Claim, exact: bool) -> dict[str, Any]:
+    """How the posterior is kept, and where a long fit leaves what it has."""
+    return {
+        "tolerance": None if exact else TOLERANCE,
+        "checkpoint": run.place("training"),
+        "overwrite": run.overwrite,
+    }
+
+
+def _note_fit(
+    choices: FitChoices,
+    selector: str,
+    posterior: Posterior,
+    json_file: Path | None,
+    run: Claim,
+) -> None:
+    about = {
+        "posterior": str(choices.folder),
+        "selector": selector,
+        "method": choices.method,
+    }
+    write_json(json_file, {**about, **posterior.summary()})
+    run.finish()
 
 
 def _find_arguments(

@@ -148,7 +148,7 @@ class EceMetric(_AnswerMetric):
 class EceFloorMetric(EceMetric):
     """`smidgen.evaluate.calibration_floor`: the error that chance alone gives."""
 
-    higher_is_better = None
+    higher_is_better: bool | None = None
 
     def compute(self) -> Tensor:
         """Compute the error that a perfectly calibrated model is expected to show."""

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from smidgen.errors import SmidgenError, reason
 from smidgen.serving.batching import Batcher, Compute
-from smidgen.serving.checking import check_rows, take_rows, parse_body
+from smidgen.serving.checking import check_rows, parse_body, take_rows
 from smidgen.serving.form import RowForm
 from smidgen.serving.metrics import CONTENT_TYPE, Metrics
 from smidgen.serving.openapi import describe_health, describe_predict

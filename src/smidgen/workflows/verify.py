@@ -1,9 +1,8 @@
 """Verify: does smidgen see a user's model as it is? A slow, exact second opinion.
 
-Taps see a layer's weights through the module that runs it. If the model also uses those
-weights in another way, taps miss part of the Jacobian. So, for a few weights of every layer,
-autograd computes the Jacobian J of the outputs again, with respect to the weights themselves,
-on an fp64 copy, one output at a time and without taps. It is compared in four ways:
+Taps see a layer's weights through the module that runs it. If the model uses them in another
+way too, taps miss part of the Jacobian. So, for a few weights of every layer, autograd computes
+the Jacobian J of the outputs again, without taps, on an fp64 copy. It is compared in four ways:
 
     curvature   the diagonal of Σ Jᵀ Λ J, Λ the Hessian of −log p, with structure "diag"
     factors     G ⊗ A by its definition, one output at a time, with that of "kron"

@@ -495,7 +495,7 @@ def test_the_code_of_its_page_runs(tmp_path, monkeypatch):
 
 def test_a_model_that_asks_already_is_not_asked_again():
     """A person fine-tunes a problem and then poses the question to what came back."""
-    answers = Answers(TEMPLATE, ONE)
+    answers = Question(TEMPLATE, ONE)
     problem = make_answer_problem(tiny_llama(), byte_tokenizer(), answers)
     with pytest.raises(ArgumentError, match=r"replace\(problem, model=tuned\.model\)"):
         make_answer_problem(problem.model, byte_tokenizer(), answers)

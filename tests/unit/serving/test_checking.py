@@ -8,7 +8,7 @@ from PIL import Image
 
 from smidgen.integrations.reading.scaling import CategoryColumn, NumberColumn, Scaling
 from smidgen.integrations.reading.task_note import TaskNote
-from smidgen.serving.checking import check_rows, take_rows, parse_body
+from smidgen.serving.checking import check_rows, parse_body, take_rows
 from smidgen.serving.form import make_form
 from smidgen.serving.refusals import Refusal
 from smidgen.serving.settings import ServingSettings

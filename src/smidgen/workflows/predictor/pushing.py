@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,15 @@ def _stage_file(path: Path, stage: Path) -> None:
             f"{path} must be the file of a delta or a subset, or a folder that smidgen made. "
             "Give one."
         )
-    os.symlink(path.resolve(), stage / named)
+    _link(path, stage / named)
+
+
+def _link(path: Path, staged: Path) -> None:
+    """Put a file into another folder; only where links are not possible is it copied."""
+    try:
+        os.link(path.resolve(), staged)
+    except OSError:
+        shutil.copyfile(path, staged)
 
 
 def _stage_folder(folder: Path, stage: Path, *, report: bool) -> None:
@@ -104,7 +113,7 @@ def _stage_folder(folder: Path, stage: Path, *, report: bool) -> None:
         if name in _WITH_ROWS and not report:
             continue
         (stage / name).parent.mkdir(parents=True, exist_ok=True)
-        os.symlink(path.resolve(), stage / name)
+        _link(path, stage / name)
 
 
 def _settle_ready(stage: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, StructureError, is_number
 from smidgen.outputs.likelihood import Likelihood
+from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.choice import Choice
 from smidgen.posterior.output_covariance import CovarianceTerm
@@ -51,6 +52,7 @@ class Calibration:
     fixed_scale: float = 1.0
     chosen_nll: float | None = None
     scope: str = "scalar"  # one precision, or one for each group or layer
+    link: Link | None = None  # the one it was chosen under, where that is not the usual one
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,16 @@ class SampleCalibration:
     map_scaled_nll: float  # and the NLL there
     examples: int
     samples: int
+
+
+def describe_calibration(
+    calibration: Calibration | SampleCalibration | None,
+) -> dict[str, Any] | None:
+    """List a calibration as JSON takes it; a link only where it is not the usual one."""
+    if calibration is None:
+        return None
+    values = asdict(calibration)
+    return {n: v for n, v in values.items() if n != "link" or v is not None}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -154,6 +166,12 @@ class Posterior(ShownInNotebook, ABC):
         how = self.calibration
         return how.samples if isinstance(how, SampleCalibration) else SAMPLES
 
+    @property
+    def link(self) -> Link:
+        """How the linearised model's outputs become probabilities: as at calibration."""
+        how = self.calibration
+        return (how.link if isinstance(how, Calibration) else None) or Link()
+
     def point_model(self, model: nn.Module) -> nn.Module:
         """The point estimate: the network whose parameters a draw changes."""
         return model
@@ -192,7 +210,7 @@ class Posterior(ShownInNotebook, ABC):
             "fraction": self.subset.fraction,
             "floats": self.floats,
             "temperature": self.temperature,
-            "tuning": None if self.calibration is None else asdict(self.calibration),
+            "tuning": describe_calibration(self.calibration),
             **({} if self.choice is None else {"choice": self.choice.to_json()}),
         }
 

@@ -9,7 +9,7 @@ where it matters, the hash of the base model's weights.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -18,8 +18,14 @@ from torch import nn
 
 from smidgen.errors import ArgumentError, SmidgenError, StoreError, as_path
 from smidgen.outputs.likelihood import describe, from_description
+from smidgen.outputs.links import Link
 from smidgen.outputs.problem import Problem, as_problem
-from smidgen.posterior.base import Calibration, Posterior, SampleCalibration
+from smidgen.posterior.base import (
+    Calibration,
+    Posterior,
+    SampleCalibration,
+    describe_calibration,
+)
 from smidgen.posterior.choice import Choice
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.runtime.artifact import (
@@ -175,7 +181,7 @@ def _write(posterior: Posterior, folder: Path) -> None:
         "temperature": posterior.temperature,
         "likelihood": describe(posterior.likelihood),
         "num_data": posterior.num_data,
-        "tuning": None if calibration is None else asdict(calibration),
+        "tuning": describe_calibration(calibration),
         **settings,
     }
     if posterior.choice is not None:
@@ -307,5 +313,8 @@ def _unpack_calibration(
     if stored is None:
         return None
     if kind.linearised:
-        return make_from_json(Calibration, stored)
+        plain = dict(convert_json(stored, dict, "tuning"))
+        link = plain.pop("link", None)
+        made = make_from_json(Calibration, plain)
+        return made if link is None else replace(made, link=make_from_json(Link, link))
     return make_from_json(SampleCalibration, stored)

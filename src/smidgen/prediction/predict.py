@@ -69,7 +69,7 @@ def predict(
         batch: The inputs, as the model's loader yields them; targets are not used.
         link: How the linearised model's outputs become probabilities: "auto", "quadrature",
             "probit", "diagonal-probit", "sampling", "laplace-bridge", or a `Link` with
-            settings.
+            settings. "auto" is the one that the posterior was calibrated under.
         samples: Predict by this many draws of the weights; 0 for the point estimate. By
             default a linearised posterior draws none, any other as many as it was
             calibrated with.
@@ -152,6 +152,8 @@ def _predictives(
     problem = as_problem(model)
     settings = link if isinstance(link, Link) else Link(link)
     if posterior.linearised and samples is None:
+        if settings == Link():
+            settings = posterior.link
         return _linearised_predictives(
             posterior, problem, batches, settings, seed, tolerance
         )

@@ -45,7 +45,8 @@ def calibrate(
         model: The model it belongs to, or its `Problem`. It is left as it was.
         batches: Labelled batches that neither trained the model nor will test it.
         settings: What to choose, and from what; for a linearised posterior.
-        link: How the logits become probabilities; for a linearised posterior.
+        link: How the logits become probabilities; for a linearised posterior. It is
+            remembered: predictions take the same unless they are told another.
         samples: How many draws; for a posterior that predicts by draws.
         seed: Seed of the draws, of weights or of the link's logits: predict with the same.
         progress: Show a progress bar.

@@ -87,7 +87,7 @@ def calibrate_precision(
     posterior.require(problem.model)
     what = settings.what
     _check_choices(posterior, what)
-    likelihood = posterior.likelihood
+    likelihood, given = posterior.likelihood, link
     link = likelihood.settle_link(link, tell=True)
     name, top = link.name, link.followed
     grid, is_cut = None, False
@@ -127,7 +127,9 @@ def calibrate_precision(
     curve, choice = choose_precisions(
         objective, table, jointly=jointly, refine=settings.refine, is_cut=is_cut
     )
-    curve = replace(curve, scope=settings.scope)
+    # Predictions take it, unless they are told another.
+    remembered = None if given == Link() else given
+    curve = replace(curve, scope=settings.scope, link=remembered)
     return apply_choice(posterior, curve, choice, labels, what)
 
 

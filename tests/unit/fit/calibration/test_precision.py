@@ -423,3 +423,34 @@ def test_a_point_estimate_is_scored_as_its_softmax(link):
     for near in (0.99 * scale, 1.01 * scale):
         penalties = [math.log(each) ** 2 / 100 for each in (scale, near)]
         assert nll + penalties[0] < float(objective.nll(None, near)) + penalties[1]
+
+
+@EDGES_ARE_FINE
+def test_the_link_of_a_calibration_is_remembered_and_stored(tmp_path):
+    case = next(case for case in FAST if case.name == "mlp-4")
+    model, batch = case.make()
+    problem, validation = case.problem(model), noisy(case, model, batch)
+    subset = smidgen.select.last_layer(model)
+    fitted = smidgen.fit.laplace(problem, [batch], subset, progress=False)
+    for link in ("diagonal-probit", smidgen.Link("sampling", draws=40, top=3)):
+        tuned = smidgen.calibrate(fitted, model, validation, link=link, progress=False)
+        smidgen.save(tuned, tmp_path / "saved", overwrite=True)
+        loaded = smidgen.load(tmp_path / "saved", model)
+        assert loaded == tuned
+        for posterior in (tuned, loaded, loaded.compress()):
+            named = smidgen.predict(posterior, model, batch, link=link).probs
+            assert torch.equal(smidgen.predict(posterior, model, batch).probs, named)
+            other = smidgen.predict(posterior, model, batch, link="laplace-bridge").probs
+            assert not torch.equal(other, named)
+        # What was chosen is what is predicted.
+        assert held_out_nll(tuned, model, validation) == pytest.approx(
+            tuned.calibration.chosen_nll, rel=1e-5
+        )
+    usual = smidgen.calibrate(tuned, model, validation, progress=False)
+    assert usual.link == smidgen.Link()
+    assert "link" not in usual.summary()["tuning"]
+    compared = smidgen.compare(model, tuned, validation, progress=False)
+    (_, _, method) = compared.results["methods"]
+    assert method["scores"]["nll"]["value"] == pytest.approx(
+        tuned.calibration.chosen_nll, rel=1e-5
+    )

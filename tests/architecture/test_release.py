@@ -159,6 +159,7 @@ def test_stored_formats_have_the_numbers_that_the_docs_say():
         "rules": "decide/rules.py",
         "task note": "integrations/reading/task_note.py",
         "plain network": "integrations/plain_model.py",
+        "base note": "integrations/sharing/base_note.py",
     }
     found = {}
     sources = ROOT / "src" / "smidgen"

@@ -29,6 +29,7 @@ def test_fitting_and_predicting_lead_through_few_files():
     # of plain ones, and `runtime/storage` that those whose weights are quantised or offloaded
     # have. Two files are for rows and weights in several processes (`runtime/processes`), and
     # two for layers that no tap would see as they are (`weights/adapters.py`,
-    # `outputs/other_uses.py`).
-    assert len(set(fitting) - {"errors.py"}) <= 39
+    # `outputs/other_uses.py`). A data set or a table in the place of a loader is one more
+    # (`runtime/importing/foreign_tables.py`).
+    assert len(set(fitting) - {"errors.py"}) <= 40
     assert len(set(predicting) - {"errors.py"}) <= 31

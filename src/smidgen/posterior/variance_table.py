@@ -103,7 +103,7 @@ def variance_table(
     ]
     likelihood = next(iter(posteriors.values())).likelihood
     directions = likelihood.choose_directions(link, top)
-    rows: list[tuple[Tensor, dict[Hashable, Tensor], Tensor, Tensor]] = []
+    rows: list[tuple[Tensor, Tensor, Tensor, dict[Hashable, Tensor]]] = []
     sizes: list[int | None] = []
     settled = problem.with_likelihood(likelihood)
     with tapped(settled, around) as taps:
@@ -123,19 +123,13 @@ def variance_table(
         covariance = {key: c[:, labelled] for key, c in moments.covariance.items()}
         own = seen + number_examples(len(moments.outputs), sizes[number - 1])
         seen = int(own[-1]) + 1
-        rows.append(
-            (
-                moments.outputs[labelled],
-                covariance,
-                moments.targets[labelled],
-                own[labelled],
-            )
-        )
+        here = moments.outputs[labelled], moments.targets[labelled], own[labelled]
+        rows.append((*here, covariance))
     if not sum(len(outputs) for outputs, *_ in rows):
         raise DataError(
             "the validation loader yielded no labelled example. Check its length and labels."
         )
-    outputs, covariances, targets, examples = zip(*rows, strict=True)
+    outputs, targets, examples, covariances = zip(*rows, strict=True)
     return VarianceTable(
         torch.cat(outputs),
         torch.cat(targets),

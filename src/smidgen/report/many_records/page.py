@@ -33,7 +33,7 @@ from smidgen.report.many_records.figures import (
 )
 from smidgen.report.many_records.findings import PAIRS, findings
 from smidgen.report.many_records.trials import describe_trial, lay_out_trials
-from smidgen.report.many_records.verdicts import Verdicts, find_best, judge
+from smidgen.report.many_records.verdicts import Verdicts, find_clear_best, judge
 from smidgen.report.names import assign_styles
 from smidgen.report.one_record.figures import draw_reliability
 from smidgen.report.one_record.page import embed_json, environment, refuse_unknown_layout
@@ -185,7 +185,7 @@ def _describe_data(
         if column is _MEDIAN
         or any(table.mean(data, method, column.score) for method in methods)
     ]
-    best = find_best(table, data, baseline, verdicts)
+    best = find_clear_best(table, data, baseline, verdicts)
     gap_column = Column("nll.difference", "", "", format_signed)
     name = f"d{index}-{re.sub(r'[^a-z0-9]+', '-', data.lower())[:20]}"
     return {

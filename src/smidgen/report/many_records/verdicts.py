@@ -92,7 +92,7 @@ def ask(table: RecordTable, method: str, other: str, data: str) -> Contrast:
     return Contrast(method, other, data=data if data in _list_parts(table) else None)
 
 
-def find_best(
+def find_clear_best(
     table: RecordTable, data: str, baseline: str, verdicts: Verdicts
 ) -> str | None:
     """Find the method of the lowest mean NLL, if it is clearly below the baseline."""

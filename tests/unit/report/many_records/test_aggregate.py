@@ -19,7 +19,7 @@ from smidgen.report import About, fields, render_many
 from smidgen.report.many_records.aggregate import average_groups, average_seeds, gather
 from smidgen.report.many_records.figures import draw_intervals, join_ramps
 from smidgen.report.many_records.findings import findings
-from smidgen.report.many_records.verdicts import find_best, judge
+from smidgen.report.many_records.verdicts import find_clear_best, judge
 from smidgen.report.names import assign_styles
 from smidgen.report.ramp.figures import collect_lines
 from smidgen.runtime.record import Record
@@ -70,7 +70,7 @@ def test_differences_are_of_the_same_seed():
     # Seeds differ by more than the methods do: unpaired intervals would overlap.
     assert found.below_zero
     assert (
-        find_best(across, data, "temperature", judge(across, "temperature"))
+        find_clear_best(across, data, "temperature", judge(across, "temperature"))
         == "sparse-kfac"
     )
 
@@ -255,7 +255,10 @@ def test_one_seed_claims_nothing():
     ]
     across = gather(records)
     assert average_seeds([1.0]).low is None
-    assert find_best(across, DATA[0], "temperature", judge(across, "temperature")) is None
+    assert (
+        find_clear_best(across, DATA[0], "temperature", judge(across, "temperature"))
+        is None
+    )
     text = " ".join(findings(across, "temperature"))
     assert "one pair allows no verdict" in text
     assert "clearly" not in text
@@ -270,7 +273,7 @@ def test_a_lead_that_may_be_chance_is_not_marked():
     ]
     across = gather(records)
     assert across.lowest("X") == "sparse-kfac"
-    assert find_best(across, "X", "temperature", judge(across, "temperature")) is None
+    assert find_clear_best(across, "X", "temperature", judge(across, "temperature")) is None
     assert "No NLL is marked" in render_many(records)
 
 

@@ -10,7 +10,7 @@ from smidgen.report.many_records.findings import findings
 from smidgen.report.many_records.verdicts import (
     Contrast,
     adjust_by_holm,
-    find_best,
+    find_clear_best,
     judge,
 )
 from smidgen.report.wording import ALIKE, EQUAL, HIGHER, LOWER
@@ -142,7 +142,7 @@ def test_data_sets_are_a_family_of_their_own():
     # Three pairs over all data, and three on each of two data sets.
     assert verdicts.families == {"of NLL": 3, "of NLL on single data sets": 6}
     assert verdicts.side(Contrast("swag", "full", data="Y")) == LOWER
-    assert find_best(several, "Y", "map", verdicts) == "swag"
+    assert find_clear_best(several, "Y", "map", verdicts) == "swag"
     assert judge(table(*seeds), "map").families == {"of NLL": 2}
 
 

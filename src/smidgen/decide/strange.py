@@ -127,6 +127,9 @@ def strange(
             _find_values(DISTANCE, predictive, distances, "distances"),
             _find_values(DISTANCE, shifted, shifted_distances, "shifted_distances"),
         )
+    # A score that is the same for all familiar rows, such as the mutual information of a point
+    # posterior, makes no rule.
+    pairs = {n: pair for n, pair in pairs.items() if (pair[0] != pair[0][0]).any()} or pairs
     halves = [_split(len(predictive), "predictive"), _split(len(shifted), "shifted")]
     areas = {
         name: _find_auroc(*(side[h[0]] for side, h in zip(pair, halves, strict=True)))

@@ -10,6 +10,7 @@ import torch
 from smidgen import decide
 from smidgen.errors import ArgumentError, DataError, TooFewRowsError
 from smidgen.evaluate import auroc
+from smidgen.outputs.predictive import CategoricalPredictive
 from tests.support.decisions import make_classes, make_numbers
 
 
@@ -104,3 +105,15 @@ def test_what_does_not_suit_is_refused():
         decide.strange(predictive, score="distance", distances=torch.zeros(3))
     with pytest.raises(DataError, match="shifted must hold two rows or more"):
         decide.strange(point, shifted=point.take([0]))
+
+
+def test_a_score_that_is_the_same_for_all_rows_is_not_chosen():
+    """A point posterior has no mutual information, and no logit variance."""
+    logits = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    familiar, shifted = (
+        CategoricalPredictive.from_logits(part) for part in (logits[:100], 4 * logits[100:])
+    )
+    # The shifted rows are the surer ones: every score that varies is worse than a coin.
+    rule = decide.strange(familiar, shifted=shifted, rate=0.1)
+    assert rule.score in ("entropy", "confidence", "energy")
+    assert rule.auroc < 0.5

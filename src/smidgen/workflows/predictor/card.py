@@ -62,7 +62,9 @@ def write_card(
     lines += [f"# {Path(name).name}", "", _say_what(note), ""]
     if note.base is not None:
         at = "" if revision is None else f" at `{revision}`"
-        lines += [f"Made of `{note.base}`{at}.", ""]
+        # A folder of this machine says nothing to others, and may say too much.
+        shown = note.base if HUB_NAME.fullmatch(note.base) else Path(note.base).name
+        lines += [f"Made of `{shown}`{at}.", ""]
     lines += [*_say_how(name, note), "", *_say_results(note, record)]
     lines += ["## Rules", "", *(f"- {rule}" for rule in rules.by_name().values())]
     if not rules.by_name():

@@ -202,11 +202,13 @@ def _check_cell(
     else:
         allowed = not (column.kind == "number" and isinstance(cell, str))
         allowed = allowed or isinstance(value, bool)
+        allowed = allowed and (cell is not None or column.may_lack)
     if not allowed:
         kind = "a finite number" if column.kind == "number" else "a text or a number"
         raise DataError(
             f"{where} must have {kind} in {column.name!r}, as in training, got "
-            f"{_show(value)}. Write null where it is missing."
+            f"{_show(value)}. "
+            + ("Write null where it is missing." if column.may_lack else "Fill it in.")
         )
 
 

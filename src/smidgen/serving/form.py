@@ -15,12 +15,16 @@ _SHOWN_VALUES = 100
 
 @dataclass(frozen=True)
 class FormField:
-    """A column: what stands in it, values it had in training, and one to begin with."""
+    """A column: what stands in it, values it had in training, and one to begin with.
+
+    `may_lack` says whether a value may be missing.
+    """
 
     name: str
     kind: Literal["text", "number", "category"]
     values: tuple[str, ...] = ()
     example: str | float | None = None
+    may_lack: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,12 @@ def make_form(note: TaskNote) -> RowForm:
 
 def _describe_column(name: str, column: NumberColumn | CategoryColumn | None) -> FormField:
     if isinstance(column, NumberColumn):
-        return FormField(name, "number", example=float(f"{column.median:.6g}"))
+        # What fills gaps is usual; a model that was described by hand may have none.
+        usual = column.mean if column.median is None else column.median
+        example = float(f"{usual:.6g}")
+        return FormField(
+            name, "number", example=example, may_lack=column.median is not None
+        )
     # A column without a single value in training says nothing, whatever stands in it.
     values = () if column is None else column.values[:_SHOWN_VALUES]
     return FormField(name, "category", values, example=next(iter(values), None))

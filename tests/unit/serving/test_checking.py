@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import io
 import json
 
@@ -129,6 +130,15 @@ def test_rows_of_a_table():
         {"x": True, "town": 7},
     ]
     assert check_rows(TABLE, rows, SETTINGS) == rows
+
+
+def test_a_value_must_be_there_where_nothing_fills_gaps():
+    column = dataclasses.replace(TABLE.fields[0], may_lack=False)
+    strict = dataclasses.replace(TABLE, fields=(column, TABLE.fields[1]))
+    row = {"x": None, "town": "Ulm"}
+    refuse(
+        422, "a finite number in 'x', .* null. Fill it", check_rows, strict, [row], SETTINGS
+    )
 
 
 def test_texts_alone_and_by_column():

@@ -43,7 +43,7 @@ function image(src, alt) {
 
 function describe() {
   const what = form.classes === null
-    ? `the number ${form.label}`
+    ? (form.label === null ? "a number" : `the number ${form.label}`)
     : form.classes.length > 8
       ? `one of ${form.classes.length} classes`
       : form.classes.join(", ").replace(/, ([^,]*)$/, " or $1");
@@ -73,12 +73,13 @@ function field(column, index) {
   } else {
     input = make("input", { id, type: "text", autocomplete: "off" });
     input.value = column.example ?? "";
+    input.placeholder = "missing";
     const list = make("datalist", { id: `${id}-values` });
     list.append(...column.values.map(value => make("option", { value })));
     input.setAttribute("list", list.id);
     return make("div", {}, label, input, list);
   }
-  if (column.kind !== "text") input.placeholder = "missing";
+  if (column.kind === "number") input.placeholder = column.may_lack ? "missing" : "a number";
   return make("div", {}, label, input);
 }
 

@@ -186,7 +186,7 @@ def as_batches(batches: Iterable[Batch]) -> Iterable[Batch]:
 
 def _is_usual(batches: object) -> bool:
     """Whether these are what most users pass."""
-    return isinstance(batches, (list, DataLoader))
+    return isinstance(batches, (list, DataLoader, Iterator))
 
 
 def _batch_dataset(dataset: Any) -> Iterable[Batch]:

@@ -44,7 +44,7 @@ def test_the_first_code_block_runs(tmp_path, monkeypatch):
         r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
     )
     names: dict[str, Any] = {}
-    for code in (blocks[1], blocks[0]):
+    for code in (blocks[2], blocks[0]):
         exec(code, names)
     logits, targets = smidgen.point_outputs(names["model"], names["val_loader"])
     assert (logits.argmax(1) == targets).double().mean() > 0.7

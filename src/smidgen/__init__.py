@@ -39,8 +39,16 @@ if TYPE_CHECKING:
     from smidgen.workflows.compare import Comparison, compare
     from smidgen.workflows.decisions.settings import CompareSettings
     from smidgen.workflows.predictor.answers import Answer, Answers
+    from smidgen.workflows.predictor.describing import (
+        describe_images,
+        describe_table,
+        describe_texts,
+    )
     from smidgen.workflows.predictor.loading import load
+    from smidgen.workflows.predictor.making import make_predictor
     from smidgen.workflows.predictor.predictor import Predictor
+    from smidgen.workflows.predictor.pushing import push_to_hub
+    from smidgen.workflows.predictor.saving import save_predictor
     from smidgen.workflows.rules import make_rules
     from smidgen.workflows.verify import Verification, verify
 else:
@@ -79,10 +87,14 @@ __all__ = [
     "compare",
     "coverage",
     "decide",
+    "describe_images",
+    "describe_table",
+    "describe_texts",
     "evaluate",
     "fit",
     "load",
     "make_delta",
+    "make_predictor",
     "make_rules",
     "make_sparse",
     "merge_deltas",
@@ -90,7 +102,9 @@ __all__ = [
     "point_outputs",
     "predict",
     "predict_batches",
+    "push_to_hub",
     "save",
+    "save_predictor",
     "select",
     "verify",
 ]

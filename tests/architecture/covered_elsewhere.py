@@ -125,6 +125,15 @@ _COVERING = {
     "unit/workflows/ramp/test_laplace.py": """
         workflows/ramp/levels workflows/ramp/points workflows/ramp/schemes workflows/ramp/scorer
     """,
+    "unit/workflows/predictor/test_making.py": "workflows/predictor/describing",
+    "unit/workflows/predictor/test_packing.py": "cli/pack/command",
+    "unit/workflows/predictor/test_pushing.py": """
+        cli/push/command integrations/sharing/hub workflows/predictor/loading
+    """,
+    "unit/workflows/predictor/test_saving.py": """
+        integrations/sharing/base_note integrations/sharing/based_model
+        workflows/predictor/card
+    """,
     "unit/workflows/test_verify.py": """
         runtime/text_table workflows/exact_factors workflows/exact_jacobian
     """,

@@ -65,6 +65,14 @@ _COMMANDS = {
         "Make a trained model Bayesian: try the cheap things first, and keep what pays.",
         "smidgen fit finetuned --train train.tsv --out posterior",
     ),
+    "pack": _Row(
+        "Join a model and its posterior into one folder, to use, to serve and to share.",
+        "smidgen pack finetuned posterior --out ready",
+    ),
+    "push": _Row(
+        "Put a ready folder, a posterior or a delta into a repository on the Hub.",
+        "smidgen push ready user/name --private",
+    ),
     "predict": _Row(
         "Predict new rows: answers, how certain they are, and when to ask a person.",
         "smidgen predict news --data new.csv --out answers.csv",

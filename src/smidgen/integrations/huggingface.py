@@ -26,7 +26,12 @@ from transformers.utils import logging as transformers_logging
 
 from smidgen.errors import ArgumentError, DataError, reason
 from smidgen.integrations.devices import find_device
-from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
+from smidgen.integrations.model_folder import (
+    TOKENIZER_SETTINGS,
+    UNLOADABLE,
+    check_model_file,
+    find_model_folder,
+)
 from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
 from smidgen.integrations.text import TextTable
 from smidgen.runtime.files import new_folder, refuse_taken
@@ -96,6 +101,25 @@ def load_classifier(
         name_or_folder, labels, seed, device, trust_remote_code=trust_remote_code
     )
     return model, tokenizer
+
+
+def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model from a folder of its own."""
+    with silence():
+        for name in TOKENIZER_SETTINGS:
+            if (folder / name).exists():
+                check_model_file(folder / name)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, config=model.config
+            )
+        except UNLOADABLE as error:
+            raise ArgumentError(
+                f"tokenizer must be one that transformers can load, got {str(folder)!r} "
+                f"({reason(error)}). Save it again with save_pretrained."
+            ) from error
+    _fit_tokenizer(model, tokenizer)
+    return tokenizer
 
 
 def load_with_head(

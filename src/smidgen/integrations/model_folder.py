@@ -50,22 +50,23 @@ _TOKENIZERS = (
 )
 _INDEX = WEIGHTS[1]
 _ADAPTER = "adapter_config.json"
-# What transformers reads of a folder with Python's own JSON, which has no limit of depth.
-_READ = (
-    CONFIG,
-    _INDEX,
+TOKENIZER_SETTINGS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "generation_config.json",
 )
+"""What transformers reads of a tokenizer besides its vocabulary."""
+# What transformers reads of a folder with Python's own JSON, which has no limit of depth.
+_READ = (CONFIG, _INDEX, *TOKENIZER_SETTINGS, "generation_config.json")
 # Ways to compute that need nothing from elsewhere; others name a kernel to be fetched.
 _BUILT_IN = (None, "eager", "sdpa", "flex_attention")
 _KERNEL_KEYS = ("implementation", "implementation_internal")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def find_model_folder(name: str, *, trust_remote_code: bool = False) -> Path:
+def find_model_folder(
+    name: str, *, trust_remote_code: bool = False, revision: str | None = None
+) -> Path:
     """Find or fetch a model's folder, with weights and a tokenizer that can be loaded."""
     folder = Path(name).expanduser()
     recover(folder)
@@ -80,6 +81,7 @@ def find_model_folder(name: str, *, trust_remote_code: bool = False) -> Path:
             name,
             lambda: huggingface_hub.snapshot_download(
                 name,
+                revision=revision,
                 allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"],
                 ignore_patterns=["*/*"],
             ),
@@ -104,7 +106,7 @@ def find_config_file(name: str) -> Path:
 def check_model_file(path: Path, *, trust_remote_code: bool = False) -> None:
     """Refuse a JSON file of a model's folder that is damaged, or leads out of the folder."""
     try:
-        _refuse_link(path)
+        refuse_outside(path, path.parent)
         if path.name == WEIGHTS[0]:
             with open_regular(path):
                 return
@@ -133,18 +135,9 @@ def _check_index(path: Path, index: dict[str, Any]) -> None:
             raise StoreError(
                 f"it names {shard[:80]!r}, which is no safetensors file of this folder"
             )
-        _refuse_link(path.parent / shard)
+        refuse_outside(path.parent / shard, path.parent)
         with open_regular(path.parent / shard):
             pass
-
-
-def _refuse_link(path: Path) -> None:
-    """Refuse a link out of a folder, except into the hub's own cache."""
-    blobs = path.parent.parent.parent / "blobs"
-    if not (
-        path.is_symlink() and blobs.is_dir() and path.resolve().parent == blobs.resolve()
-    ):
-        refuse_outside(path, path.parent)
 
 
 def _refuse_other_weights(config: dict[str, Any]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
 from smidgen.errors import StoreError
+from smidgen.integrations.sharing.layer_stack import LayerStack
 from smidgen.runtime.artifact import (
     fill_folder,
     read_folder,
@@ -27,13 +30,17 @@ _WHAT, _ADVICE = "plain model", "Train it again with 'smidgen run'."
 
 
 def save_plain_model(
-    model: nn.Module, network: PlainNetwork, folder: Path, *, overwrite: bool = False
+    model: nn.Module,
+    network: PlainNetwork | LayerStack,
+    folder: Path,
+    *,
+    overwrite: bool = False,
 ) -> Path:
     """Write how to build a model, and its weights and buffers, whole or not at all.
 
     Args:
-        model: A model that `network` built.
-        network: How it was built.
+        model: The model that `network` builds.
+        network: How it is built.
         folder: Where to write it.
         overwrite: Replace a plain model that is there.
 
@@ -48,7 +55,12 @@ def save_plain_model(
         what=_WHAT,
     )
     with new_folder(folder, overwrite=overwrite) as work:
-        config = {"schema": _SCHEMA, "network": asdict(network)}
+        built: dict[str, Any] = (
+            {"layers": network.to_json()}
+            if isinstance(network, LayerStack)
+            else {"network": asdict(network)}
+        )
+        config = {"schema": _SCHEMA, **built}
         fill_folder(work / _CONFIG, work / _TENSORS, config, model.state_dict())
     return folder
 
@@ -71,12 +83,20 @@ def load_plain_model(folder: Path) -> nn.Module:
     )
     require_schema(folder, config.get("schema"), _SCHEMA, _WHAT)
     with reading(folder, _WHAT, _ADVICE):
-        network = make_from_json(PlainNetwork, config["network"])
-        model = network.build()
+        # Without memory for weights: a file may say that they are of any size.
+        with torch.device("meta"):
+            model = _find_network(config).build()
         expected = model.state_dict()
         if expected.keys() != tensors.keys():
             raise StoreError("its weights are not those of its architecture")
         for name, tensor in tensors.items():
             require_finite(name, require_like(name, tensor, expected[name]))
-        model.load_state_dict(tensors)
-    return model.eval()
+        model.load_state_dict(tensors, assign=True)
+    return model.eval().requires_grad_()
+
+
+def _find_network(config: dict[str, Any]) -> PlainNetwork | LayerStack:
+    if "layers" in config:
+        return LayerStack.from_json(config["layers"])
+    network: PlainNetwork = make_from_json(PlainNetwork, config["network"])
+    return network

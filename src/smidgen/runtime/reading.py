@@ -127,9 +127,21 @@ def _parse_finite(text: str) -> float:
 
 
 def refuse_outside(path: Path, folder: Path) -> None:
-    """Refuse a file that a link takes out of its folder."""
-    if not path.resolve().is_relative_to(folder.resolve()):
+    """Refuse a file that a link takes out of its folder, unless into the Hub's own cache."""
+    target = path.resolve()
+    if target.is_relative_to(folder.resolve()):
+        return
+    if target.parent != _find_blobs(folder):
         raise StoreError("it is a link that leaves its folder")
+
+
+def _find_blobs(folder: Path) -> Path | None:
+    """Find where the cache of the Hub keeps the files of the repository a folder is in."""
+    for parent in folder.absolute().parents:
+        blobs = parent.parent / "blobs"
+        if parent.name == "snapshots" and blobs.is_dir():
+            return blobs.resolve()
+    return None
 
 
 def parse_object(content: bytes, *, finite: bool = True) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class Standardise(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        self.shape = tuple(shape)
         self.size = prod(shape)
         frame = (shape[0], *(1 for _ in shape[1:]))
         self.register_buffer("mean", torch.zeros(frame))

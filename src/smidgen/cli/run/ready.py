@@ -27,12 +27,14 @@ _SHOWN, _WIDTH = 10, 28
 
 def require_ready(name: str) -> RunParts:
     """Find the ready folder that was typed where a model and a posterior may be."""
+    from smidgen.workflows.predictor.loading import find_shared
     from smidgen.workflows.run.ready_folder import find_ready_folder
 
-    parts = find_ready_folder(name)
+    parts = find_ready_folder(find_shared(Path(name)))
     if parts is None:
         raise ArgumentError(
-            f"MODEL must be a folder made by 'smidgen run' if POSTERIOR is left out, got "
+            f"MODEL must be a folder made by 'smidgen run' or 'smidgen pack' if POSTERIOR is "
+            f"left out, got "
             f"{name!r}. Name the folder of the posterior after it."
         )
     return parts

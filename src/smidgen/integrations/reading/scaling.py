@@ -27,12 +27,15 @@ _MOST_CATEGORIES = 100
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of numbers: its moments, what fills its gaps, and whether these are marked."""
+    """A column of numbers: its moments, what fills its gaps, and whether these are marked.
+
+    Without a `median` there may be no gaps.
+    """
 
     name: str
     mean: float
     spread: float
-    median: float
+    median: float | None
     marked: bool
 
     @property
@@ -48,6 +51,11 @@ class NumberColumn:
                     f"column {self.name!r} must be numbers, as in training, got "
                     f"{format_label(cell)} in row {row}. Fix the row, or leave the cell empty."
                 )
+        if self.median is None and None in cells:
+            raise DataError(
+                f"column {self.name!r} must have a number in every row, got none in row "
+                f"{cells.index(None) + 1}. Fill or remove the row."
+            )
         gaps = torch.tensor([cell is None for cell in cells])
         filled = [self.median if cell is None else cell for cell in cells]
         numbers = (torch.tensor(filled, dtype=torch.float64) - self.mean) / self.spread

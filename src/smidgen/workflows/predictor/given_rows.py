@@ -64,14 +64,14 @@ def read_given_rows(note: TaskNote, rows: object) -> TaskRows:
     return make_rows(note, columns, _WHERE, None)
 
 
-def list_columns(note: TaskNote) -> tuple[str, ...]:
+def list_row_columns(note: TaskNote) -> tuple[str, ...]:
     """List the columns that a row of a task has, the second text of a pair last."""
     return note.columns if note.text_pair is None else (*note.columns, note.text_pair)
 
 
 def _find_columns(note: TaskNote, rows: Any) -> dict[str, Sequence[Any]]:
     """Find the values of each column, whatever holds them."""
-    needed = list_columns(note)
+    needed = list_row_columns(note)
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # a DataFrame of pandas
         return _take_columns(needed, {str(name): rows[name].tolist() for name in rows})
     if hasattr(rows, "column_names") and hasattr(rows, "features"):  # of datasets
@@ -187,6 +187,12 @@ def _read_images(note: TaskNote, rows: Any) -> ImageSet:
             f"rows must be images of numbers, got {pixels.dtype}. Convert them."
         )
     images = ImageSet(as_pixels(pixels))
+    unknown = ~images.inputs.flatten(1).isfinite().all(1)
+    if unknown.any():
+        raise DataError(
+            f"row {int(unknown.nonzero()[0]) + 1} must be an image of finite numbers, got NaN "
+            "or infinity. Leave it out."
+        )
     check_images(images, note.shape, note.span, _WHERE)
     return images
 

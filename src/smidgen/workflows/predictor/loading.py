@@ -8,10 +8,13 @@ from typing import Any, overload
 
 from torch import nn
 
-from smidgen.errors import ArgumentError, as_path
+from smidgen.errors import ArgumentError, StoreError, as_path
+from smidgen.integrations.reading.task_note import TASK_NOTE
+from smidgen.integrations.sharing.hub import HUB_NAME, fetch_repository
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import load_saved
+from smidgen.runtime.files import recover
 from smidgen.workflows.run.ready_folder import find_ready_folder, load_predictor
 
 
@@ -28,6 +31,7 @@ def load(
     *,
     revision: str | None = None,
     device: str | None = None,
+    base: str | Path | None = None,
 ) -> Any: ...
 
 
@@ -37,6 +41,7 @@ def load(
     *,
     revision: str | None = None,
     device: str | None = None,
+    base: str | Path | None = None,
 ) -> Any:
     """Load what was saved or shared: a predictor, or a posterior beside its model.
 
@@ -48,6 +53,8 @@ def load(
             says how to build it.
         revision: Which version of a repository: a commit, a tag or a branch.
         device: Where a predictor computes, such as "cuda"; the CPU by default.
+        base: A folder with the model that a predictor was made of, where it names one; by
+            default that comes from the Hub, or from its cache.
 
     Returns:
         With a model, its posterior. Without one a `Predictor`, if the folder is a ready one;
@@ -63,9 +70,52 @@ def load(
             f"revision must be left out for a folder that is here, got {revision!r} for "
             f"{str(path)!r}. Versions are those of a repository on the Hub."
         )
+    path = find_shared(path, revision=revision)
     ready = find_ready_folder(path)
     if ready is None:
+        _refuse_without_posterior(path, model)
+        _refuse_options(path, device=device, base=base)
         return load_saved(path, model)
     if model is not None:
+        _refuse_options(path, device=device, base=base)
         return load_saved(ready.posterior, model)
-    return load_predictor(ready, device=device or "cpu")
+    return load_predictor(ready, device=device or "cpu", base=base)
+
+
+def find_shared(path: Path, *, revision: str | None = None) -> Path:
+    """Find a folder or file here, or fetch the repository of that name from the Hub.
+
+    Args:
+        path: A folder, a file, or the name of a repository.
+        revision: Which version of a repository.
+
+    Returns:
+        What is here, or the folder in the cache; of a repository with one delta or subset
+        alone, its file.
+    """
+    recover(path)
+    name = path.as_posix()
+    if os.path.exists(path) or (revision is None and not HUB_NAME.fullmatch(name)):
+        return path
+    folder = fetch_repository(name, revision=revision)
+    if (folder / TASK_NOTE).is_file() or (folder / "posterior.safetensors").is_file():
+        return folder
+    files = (folder / file for file in ("delta.safetensors", "subset.safetensors"))
+    return next((file for file in files if file.is_file()), folder)
+
+
+def _refuse_without_posterior(path: Path, model: object) -> None:
+    if model is None and os.path.isfile(path / TASK_NOTE):
+        raise StoreError(
+            f"{path} has a model and no posterior, so it says nothing of how sure it is. Fit "
+            "one with 'smidgen fit', and join them with 'smidgen pack'."
+        )
+
+
+def _refuse_options(path: Path, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ArgumentError(
+                f"{name} must be left out where no predictor is loaded, got {value!r} for "
+                f"{str(path)!r}. Move the model itself."
+            )

@@ -11,7 +11,7 @@ from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.outputs.likelihood import Gaussian
 from smidgen.posterior.base import Posterior
 from smidgen.workflows.predictor.answers import Answers, make_answers
-from smidgen.workflows.predictor.given_rows import list_columns, read_given_rows
+from smidgen.workflows.predictor.given_rows import list_row_columns, read_given_rows
 from smidgen.workflows.run.dividing import TaskRows
 from smidgen.workflows.run.task_model import TaskModel
 
@@ -57,7 +57,7 @@ class Predictor:
             if self.classes is None
             else f"{len(self.classes)} classes"
         )
-        read = ", ".join(list_columns(self.note)) or f"shape {self.note.shape}"
+        read = ", ".join(list_row_columns(self.note)) or f"shape {self.note.shape}"
         return f"Predictor({self.kind}: {read} -> {what}, {self.posterior.method})"
 
     @property
@@ -73,7 +73,7 @@ class Predictor:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of a row, the second text of a pair last; none for images."""
-        return list_columns(self.note)
+        return list_row_columns(self.note)
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -16,11 +16,14 @@ from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.record import Record
 from smidgen.runtime.writing.claim import RUN_NOTE
 from smidgen.runtime.writing.rules_note import RULES_NOTE
+from smidgen.workflows.predictor.card import write_card
 from smidgen.workflows.predictor.predictor import Predictor
 from smidgen.workflows.run.task_model import load_task_model
 
 _MODEL, _POSTERIOR, _RECORD = "model", "posterior", "record.json"
-_PAGE, _CARD = "report.html", "README.md"
+_PAGE = "report.html"
+CARD = "README.md"
+"""The card of a ready folder."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,21 @@ def find_ready_folder(name: str | Path) -> RunParts | None:
     return parts if there else None
 
 
-def load_predictor(parts: RunParts, *, device: str = "cpu") -> Predictor:
+def load_predictor(
+    parts: RunParts, *, device: str = "cpu", base: str | Path | None = None
+) -> Predictor:
     """Load a ready folder.
 
     Args:
         parts: The folder.
         device: Where to compute.
+        base: A folder with the base that its model was made of, if it names one.
 
     Returns:
         What predicts.
     """
     note = TaskNote.load(parts.folder)
-    task = load_task_model(parts.model, note, device=device)
+    task = load_task_model(parts.model, note, device=device, base=base)
     posterior = load_saved(parts.posterior, task.problem)
     rules = Rules.load(parts.posterior) if parts.rules.is_file() else Rules()
     return Predictor(task, posterior, rules)
@@ -85,7 +91,7 @@ def refuse_taken_ready(folder: Path, *, overwrite: bool) -> None:
         folder,
         overwrite=overwrite,
         needed=TASK_NOTE,
-        written=(_MODEL, _POSTERIOR, TASK_NOTE, _RECORD, _PAGE, _CARD, RUN_NOTE),
+        written=(_MODEL, _POSTERIOR, TASK_NOTE, _RECORD, _PAGE, CARD, RUN_NOTE),
         what="run's results",
     )
 
@@ -120,48 +126,6 @@ def fill_ready_folder(
         shutil.copyfile(work.record, parts.record)
         report.write(record, parts.page)
         rules = Rules.load(work.posterior)
-        card = write_card(folder, note, record, rules)
-        (new / _CARD).write_text(card, encoding="utf-8")
+        card = write_card(str(folder), note, rules, record)
+        (new / CARD).write_text(card, encoding="utf-8")
     return RunParts(folder)
-
-
-def write_card(folder: Path, note: TaskNote, record: Record, rules: Rules) -> str:
-    """Write what the folder is and how it is used, for people."""
-    if note.classes is None:
-        what = f"the number `{note.label}`"
-    else:
-        what = f"{len(note.classes)} classes: {', '.join(note.classes[:20])}"
-    read = {
-        "text": f"texts in {', '.join(note.columns)}"
-        + (f" and {note.text_pair}" if note.text_pair else ""),
-        "table": f"the columns {', '.join(note.columns)}",
-        "images": f"images of shape {note.shape}",
-    }[note.kind]
-    lines = [
-        f"# {folder.name}",
-        "",
-        f"Made by `smidgen run`. Reads {read}; predicts {what}.",
-        "",
-        "```bash",
-        f"smidgen predict {folder} --data NEW --out answers.csv",
-        f"smidgen evaluate {folder} --test LABELLED",
-        "```",
-        "",
-        "## What was found on test rows that chose nothing",
-        "",
-        report.verdict(record)[0],
-        "",
-        "## Rules",
-        "",
-        *(f"- {rule}" for rule in rules.by_name().values()),
-        "",
-        *_explain_unit(note),
-        "`report.html` is the page, `record.json` its numbers, `task.json` what training saw.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _explain_unit(note: TaskNote) -> list[str]:
-    if note.unit is None:
-        return []
-    return [f"Numbers above are of `{note.unit}`; answers are of the label itself.", ""]

@@ -125,20 +125,27 @@ class TaskModel:
         return self.note.scaling.encode(rows.cells)
 
 
-def load_task_model(folder: Path, note: TaskNote, *, device: str = "cpu") -> TaskModel:
+def load_task_model(
+    folder: Path,
+    note: TaskNote,
+    *,
+    device: str = "cpu",
+    base: str | Path | None = None,
+) -> TaskModel:
     """Load a trained model to go with the note of its task.
 
     Args:
         folder: The folder of the model.
         note: What training saw.
         device: Where to compute.
+        base: A folder with the base that the model was made of, if it names one.
 
     Returns:
         The model.
     """
     if note.kind != "text":
         return TaskModel(Problem(load_plain_model(folder).to(device)), note)
-    network, tokenizer = load_text_model(folder, device=device)
+    network, tokenizer = load_text_model(folder, device=device, base=base)
     return TaskModel(Problem(network), note, tokenizer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from typing import Any
 
 from smidgen.errors import ArgumentError, how_to_install
 from smidgen.integrations.reading.task_note import TaskNote
+from smidgen.integrations.sharing.base_note import BASE_NOTE
 from smidgen.integrations.text import TextTable
 from smidgen.types import Batch
 
@@ -54,8 +56,34 @@ def load_text_base(
     return network, tokenizer, _PACKAGED_NAME if model is None else base
 
 
-def load_text_model(folder: str | Path, *, device: str) -> tuple[Any, Any]:
-    """Load a trained text model and its tokenizer."""
+def load_text_model(
+    folder: str | Path, *, device: str, base: str | Path | None = None
+) -> tuple[Any, Any]:
+    """Load a trained text model and its tokenizer, or put it together from its named base.
+
+    Args:
+        folder: The folder of the model.
+        device: Where to compute.
+        base: A folder with the base, if the model names one.
+
+    Returns:
+        The model and its tokenizer.
+
+    Raises:
+        ArgumentError: If a base is given and the model is whole.
+    """
+    based = Path(folder) / BASE_NOTE
+    if os.path.isfile(based):
+        _huggingface()
+        opened: tuple[Any, Any] = import_module(
+            "smidgen.integrations.sharing.based_model"
+        ).load_based_model(Path(folder), base=base, device=device)
+        return opened
+    if base is not None:
+        raise ArgumentError(
+            f"base must be left out for a model that is stored whole, got {str(base)!r}. The "
+            "folder needs no other."
+        )
     network, tokenizer = _huggingface().load_classifier(folder, device=device)
     return network, tokenizer
 

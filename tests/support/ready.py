@@ -49,17 +49,20 @@ def ready_texts(folder, *, pair=False):
     """Titles and bodies of a few words in two classes, read as one text or as a pair."""
     draw = random.Random(1)
     rows, seen = [], set()
-    while len(rows) < 220:
-        title = " ".join(draw.choices(WORDS, k=draw.randint(2, 5)))
-        body = " ".join(draw.choices(WORDS, k=6))
+    while len(rows) < 260:
+        topic, words = draw.choice((("good", "aab"), ("bad", "ccd")))
+        title, body = (
+            " ".join(draw.choices(words * 2 + WORDS, k=draw.randint(2, 6))) for _ in "ab"
+        )
         if (title, body) not in seen:
             seen.add((title, body))
-            rows.append([title, body, "good" if title[0] in "ab" else "bad"])
+            rows.append([title, body, topic])
     data = write_rows(folder / "news.csv", ["title", "body", "topic"], rows)
     model = saved_encoder(folder / "encoder")
     columns = ("title", "--text-pair", "body") if pair else ("title,body",)
-    words = ("--label", "topic", "--text", *columns, "--max-length", 16, "--epochs", 2)
-    run("run", data, *words, "--model", model, "--out", folder / "ready")
+    words = ("--label", "topic", "--text", *columns, "--max-length", 16)
+    training = ("--epochs", 4, "--lr", 0.01, "--model", model)
+    run("run", data, *words, *training, "--out", folder / "ready")
     return folder / "ready"
 
 

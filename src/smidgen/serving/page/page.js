@@ -170,8 +170,8 @@ function listSet(names) {
     line.textContent = "Possible answers: none is likely enough.";
     return line;
   }
-  line.append(names.length === 1 ? "Possible answer:" : "Possible answers:",
-    ...names.slice(0, 30).map(text => make("em", { text })));
+  line.append(names.length === 1 ? "Possible answer: " : "Possible answers: ",
+    ...names.slice(0, 30).flatMap(text => [make("em", { text }), " "]));
   if (names.length > 30) line.append(` and ${names.length - 30} more`);
   return line;
 }

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from docs.build.code_blocks import read_code, run_code
 
 PAGE = Path(__file__).parents[2] / "docs" / "decisions.md"
 
 
 @pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
-def test_its_code_runs(tmp_path, monkeypatch, capsys):
+def test_its_code_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     with torch.random.fork_rng():
-        for code in blocks:
-            exec(code, names)
-    printed = capsys.readouterr().out
+        printed = "".join(run_code(read_code(PAGE), names))
     assert (tmp_path / "my-posterior" / "rules.json").is_file()
     assert "at most 10 % of the answers are wrong, with 90 % confidence" in printed
     assert names["answered"].shape == names["unlike"].shape == (400,)

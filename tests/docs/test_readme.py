@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.build.code_blocks import read_code, run_code
 from docs.build.committed import list_committed, read_records, read_table
 from docs.build.pages import write_page
 from docs.build.pictures import FOLDER, PICTURES
@@ -40,12 +41,9 @@ def test_code_comes_early():
 def test_the_first_code_block_runs(tmp_path, monkeypatch):
     """As it stands, after the block that makes the names it uses."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(
-        r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
-    )
+    first, _, makes_names, *_ = (b for b in read_code(README) if b.language == "python")
     names: dict[str, Any] = {}
-    for code in (blocks[2], blocks[0]):
-        exec(code, names)
+    assert len(list(run_code([makes_names, first], names))) == 2
     logits, targets = smidgen.point_outputs(names["model"], names["val_loader"])
     assert (logits.argmax(1) == targets).double().mean() > 0.7
     assert names["predictive"].probs.shape == (50, 2)

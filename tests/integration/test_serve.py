@@ -214,7 +214,7 @@ def test_a_taken_port_is_one_sentence(table, capsys):
 
 
 def test_what_cannot_be_served_is_one_sentence(table, tmp_path, capsys):
-    assert "made by 'smidgen run'" in refuse(capsys, tmp_path, "--port", 0)
+    assert "FOLDER must be made by 'smidgen run'" in refuse(capsys, tmp_path)
     assert "--host must be an address" in refuse(capsys, table, "--host", "192.0.2.1")
     assert "--max-waiting must be" in refuse(capsys, table, "--max-waiting", 3)
     assert "--allow-origin must be" in refuse(capsys, table, "--allow-origin", "*")

@@ -12,8 +12,7 @@ from typer import Argument, Option
 import smidgen
 from smidgen.cli.console import Interrupted, err, note, out
 from smidgen.cli.options import text as texts
-from smidgen.cli.run import ready
-from smidgen.errors import ResourceError, how_to_install
+from smidgen.errors import ArgumentError, ResourceError, how_to_install
 from smidgen.runtime.progress import SWITCH
 
 if TYPE_CHECKING:
@@ -21,7 +20,9 @@ if TYPE_CHECKING:
     from smidgen.workflows.run.ready_folder import RunParts
 
 _LIMITS = "Limits"
-Folder = Annotated[str, Argument(help="A folder that 'smidgen run' made.")]
+Folder = Annotated[
+    str, Argument(help="A folder that 'smidgen run' or 'smidgen pack' made.")
+]
 Host = Annotated[str, Option(help="The address to listen on; 0.0.0.0 is all of them.")]
 Port = Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")]
 Wait = Annotated[
@@ -82,6 +83,7 @@ def serve(
     from smidgen.serving.checking import check_rows
     from smidgen.serving.server import find_address, is_local, open_socket, run_server
     from smidgen.serving.settings import ServingSettings
+    from smidgen.workflows.run.ready_folder import find_ready_folder
 
     settings = ServingSettings(
         max_batch=max_batch,
@@ -93,7 +95,12 @@ def serve(
         timeout=timeout,
         allow_origin=tuple(allow_origin or ()),
     )
-    parts = ready.require_ready(folder)
+    parts = find_ready_folder(folder)
+    if parts is None:
+        raise ArgumentError(
+            f"FOLDER must be made by 'smidgen run' or 'smidgen pack', got {folder!r}. Make "
+            "one, or check its name."
+        )
     # Before the model is loaded: a port that is taken is known at once.
     opened = open_socket(host, port)
     try:

@@ -40,7 +40,7 @@ _COVERING = {
         workflows/run/ready_folder workflows/run/task_model workflows/run/text_base
         workflows/run/training
     """,
-    "integration/test_serve.py": "cli/serve",
+    "integration/test_serve.py": "cli/serve/command",
     "integration/test_sharded_fit.py": "integrations/distributed",
     "integration/test_trainer.py": "integrations/trainer",
     "integration/test_train_sparse.py": """

@@ -130,7 +130,7 @@ def test_numbers_over_http_are_those_of_predict(table):
         assert answer == pytest.approx(expected, rel=1e-5)
     assert found["digest"] == health["digest"] == digest_path(table)
     assert (code, said) == (0, "")
-    assert f"serve:  {table} · {digest_path(table)[:12]} · smidgen" in warned
+    assert f"serve:  {table.name} · {digest_path(table)[:12]} · smidgen" in warned
     assert "stopped; all that was asked is answered" in warned
     assert "authentication" not in warned
 

@@ -130,7 +130,7 @@ def test_numbers_over_http_are_those_of_predict(table):
         assert answer == pytest.approx(expected, rel=1e-5)
     assert found["digest"] == health["digest"] == digest_path(table)
     assert (code, said) == (0, "")
-    assert f"serve:  {table} · {digest_path(table)[:12]} · smidgen" in warned
+    assert f"serve:  {table.name} · {digest_path(table)[:12]} · smidgen" in warned
     assert "stopped; all that was asked is answered" in warned
     assert "authentication" not in warned
 
@@ -214,7 +214,7 @@ def test_a_taken_port_is_one_sentence(table, capsys):
 
 
 def test_what_cannot_be_served_is_one_sentence(table, tmp_path, capsys):
-    assert "made by 'smidgen run'" in refuse(capsys, tmp_path, "--port", 0)
+    assert "FOLDER must be made by 'smidgen run'" in refuse(capsys, tmp_path)
     assert "--host must be an address" in refuse(capsys, table, "--host", "192.0.2.1")
     assert "--max-waiting must be" in refuse(capsys, table, "--max-waiting", 3)
     assert "--allow-origin must be" in refuse(capsys, table, "--allow-origin", "*")

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from smidgen.errors import SmidgenError, reason
 from smidgen.serving.batching import Batcher, Compute
-from smidgen.serving.checking import check_rows, parse_body, take_rows
+from smidgen.serving.checking import check_rows, find_sent_rows, parse_body
 from smidgen.serving.form import RowForm
 from smidgen.serving.metrics import CONTENT_TYPE, Metrics
 from smidgen.serving.openapi import describe_health, describe_predict
@@ -120,7 +120,9 @@ def _add_routes(app: FastAPI, served: Served, settings: ServingSettings) -> None
         body = await read_body(request, settings)
 
         def read() -> list[Any]:
-            return check_rows(served.form, take_rows(parse_body(body), settings), settings)
+            return check_rows(
+                served.form, find_sent_rows(parse_body(body), settings), settings
+            )
 
         is_short = len(body) < _MUCH and served.form.kind != "images"
         rows = read() if is_short else await asyncio.to_thread(read)

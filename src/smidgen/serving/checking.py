@@ -70,7 +70,7 @@ def _refuse_constant(name: str) -> NoReturn:
     )
 
 
-def take_rows(content: Any, settings: ServingSettings) -> list[Any]:
+def find_sent_rows(content: Any, settings: ServingSettings) -> list[Any]:
     """Find the rows of a request.
 
     Args:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from smidgen.integrations.reading.scaling import CategoryColumn, NumberColumn, Scaling
 from smidgen.integrations.reading.task_note import TaskNote
-from smidgen.serving.checking import check_rows, parse_body, take_rows
+from smidgen.serving.checking import check_rows, find_sent_rows, parse_body
 from smidgen.serving.form import make_form
 from smidgen.serving.refusals import Refusal
 from smidgen.serving.settings import ServingSettings
@@ -66,12 +66,12 @@ def test_bodies_that_are_no_json(status, body, message):
     ],
 )
 def test_bodies_without_rows(content, message):
-    refuse(422, message, take_rows, content, SETTINGS)
+    refuse(422, message, find_sent_rows, content, SETTINGS)
 
 
 def test_one_row_and_several():
-    assert take_rows({"row": {"x": 1}}, SETTINGS) == [{"x": 1}]
-    assert take_rows({"rows": [1, 2]}, SETTINGS) == [1, 2]
+    assert find_sent_rows({"row": {"x": 1}}, SETTINGS) == [{"x": 1}]
+    assert find_sent_rows({"rows": [1, 2]}, SETTINGS) == [1, 2]
 
 
 @pytest.mark.parametrize(

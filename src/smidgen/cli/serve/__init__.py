@@ -1,4 +1,4 @@
-"""`smidgen serve`: a ready folder as an HTTP service."""
+"""`smidgen serve`: a folder as a small HTTP service."""
 
 from smidgen.cli.serve.command import serve
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,16 +13,18 @@ from typer import Argument, Option
 import smidgen
 from smidgen.cli.console import Interrupted, err, note, out
 from smidgen.cli.options import text as texts
-from smidgen.cli.run import ready
-from smidgen.errors import ResourceError, how_to_install
+from smidgen.errors import ArgumentError, ResourceError, how_to_install
 from smidgen.runtime.progress import SWITCH
 
 if TYPE_CHECKING:
     from smidgen.serving.app import Served
+    from smidgen.serving.settings import ServingSettings
     from smidgen.workflows.run.ready_folder import RunParts
 
 _LIMITS = "Limits"
-Folder = Annotated[str, Argument(help="A folder that 'smidgen run' made.")]
+Folder = Annotated[
+    str, Argument(help="A folder that 'smidgen run' or 'smidgen pack' made.")
+]
 Host = Annotated[str, Option(help="The address to listen on; 0.0.0.0 is all of them.")]
 Port = Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")]
 Wait = Annotated[
@@ -72,16 +75,9 @@ def serve(
     timeout: Timeout = 30.0,
 ) -> None:
     """Answer rows over HTTP, on this machine, with a page to try them on."""
-    for package in ("fastapi", "uvicorn"):
-        if find_spec(package) is None:
-            raise ResourceError(
-                f"the package {package!r} must be installed to serve, got none. "
-                f"{how_to_install('serve')}."
-            )
-    from smidgen.serving.app import make_app
-    from smidgen.serving.checking import check_rows
-    from smidgen.serving.server import find_address, is_local, open_socket, run_server
+    _require_packages()
     from smidgen.serving.settings import ServingSettings
+    from smidgen.workflows.run.ready_folder import find_ready_folder
 
     settings = ServingSettings(
         max_batch=max_batch,
@@ -93,14 +89,38 @@ def serve(
         timeout=timeout,
         allow_origin=tuple(allow_origin or ()),
     )
-    parts = ready.require_ready(folder)
+    parts = find_ready_folder(folder)
+    if parts is None:
+        raise ArgumentError(
+            f"FOLDER must be made by 'smidgen run' or 'smidgen pack', got {folder!r}. Make "
+            "one, or check its name."
+        )
+    _serve(host, port, settings, lambda: _load(parts, device, threads))
+
+
+def _require_packages() -> None:
+    for package in ("fastapi", "uvicorn"):
+        if find_spec(package) is None:
+            raise ResourceError(
+                f"the package {package!r} must be installed to serve, got none. "
+                f"{how_to_install('serve')}."
+            )
+
+
+def _serve(
+    host: str, port: int, settings: ServingSettings, load: Callable[[], Served]
+) -> None:
+    from smidgen.serving.app import make_app
+    from smidgen.serving.checking import check_rows
+    from smidgen.serving.server import find_address, is_local, open_socket, run_server
+
     # Before the model is loaded: a port that is taken is known at once.
     opened = open_socket(host, port)
     try:
-        served = _load(parts, device, threads)
+        served = load()
         # The first row takes longest: it is one that nobody waits for.
         served.compute(check_rows(served.form, [served.form.example()], settings))
-        _say(f"{parts.folder} · {served.digest[:12]} · smidgen {served.version}")
+        _say(f"{served.folder} · {served.digest[:12]} · smidgen {served.version}")
         if not is_local(host):
             note(
                 f"whoever reaches {host} may ask: there is no authentication and no "

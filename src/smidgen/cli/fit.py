@@ -114,6 +114,7 @@ def fit(
     rates: methods.Rates = None,
     trial_steps: methods.TrialSteps = 400,
     samples: methods.Samples = 32,
+    density: methods.Density = None,
     memory: budget.Memory = None,
     seconds: budget.Seconds = None,
     batch_size: texts.BatchSize = 16,
@@ -123,6 +124,7 @@ def fit(
 ) -> None:
     """Make a trained model Bayesian: try the cheap things first, and keep what pays."""
     methods.refuse_unused(method, context)
+    methods.check_density(density, context)
     by_hand = _is_by_hand(context)
     settings = budget.read_budget(memory, seconds, by_hand=by_hand)
     run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
@@ -140,14 +142,16 @@ def fit(
     choices = FitChoices(
         method,
         folder,
-        *_find_arguments(method, laplace, swag, seed),
+        *_find_arguments(method, laplace, swag, density, seed),
         tolerance=None if exact else TOLERANCE,
         checkpoint=run.place("training"),
         overwrite=run.overwrite,
         isotropic_body=isotropic_body,
     )
-    posterior = _fit_text(source, rows, selection, choices)
-    about = {"posterior": str(folder), "selector": select, "method": method}
+    chosen = selection if density is None else None
+    posterior = _fit_text(source, rows, chosen, choices)
+    by = {"selector": select} if density is None else {}
+    about = {"posterior": str(folder), **by, "method": method}
     write_json(json_file, {**about, **posterior.summary()})
     run.finish()
 
@@ -156,7 +160,7 @@ def fit(
 _BY_HAND = (
     *("select", "size", "percent", "fraction", "count", "pattern", "method"),
     *("structure", "isotropic_body", "calibrate", "scope", "approximation"),
-    *("steps", "every", "rank", "rates", "trial_steps", "samples"),
+    *("steps", "every", "rank", "rates", "trial_steps", "samples", "density"),
 )
 
 
@@ -274,7 +278,7 @@ class _Rows:
 def _fit_text(
     source: Source,
     rows: _Rows,
-    selection: selecting.Selection,
+    selection: selecting.Selection | None,
     choices: FitChoices,
 ) -> Posterior:
     say = Steps()
@@ -285,12 +289,17 @@ def _fit_text(
     tables = rows.read(loaded, say)
     # Without curvature one batch is read, to see the layers: a held-out one will do.
     seen, held_out = (loaded.batch(tables[i], *rows.sizes) for i in (0, -1))
-    subset = selection.choose(loaded.problem, seen, say)
+    subset = None
+    if selection is not None:
+        subset = selection.choose(loaded.problem, seen, say)
     if takes(choices.method, "validation"):
         seen = loaded.batch(tables[0], *rows.sizes, shuffle=True, seed=rows.seed)
-    require_space(choices.folder, "--out", estimate_size(network, subset, choices))
-    chosen = selecting.describe_subset(subset) + _describe(choices)
-    if choices.isotropic_body:
+    if subset is None:
+        chosen = "the largest weights of every layer"
+    else:
+        require_space(choices.folder, "--out", estimate_size(network, subset, choices))
+        chosen = selecting.describe_subset(subset) + _describe(choices)
+    if choices.isotropic_body and subset is not None:
         body = find_body(network, subset)
         chosen += f"; without curvature, {selecting.describe_subset(body)}"
     say(f"Fitting {choices.method} to {chosen}")
@@ -300,10 +309,14 @@ def _fit_text(
 
 
 def _find_arguments(
-    method: str, laplace: _Arguments, swag: SwagOptions, seed: int
+    method: str, laplace: _Arguments, swag: SwagOptions, density: float | None, seed: int
 ) -> _Arguments:
     """Find what a method's fit takes, and its calibration; of others the seed alone."""
     known = {"laplace": laplace, "swag": _swag_arguments(swag, seed)}
+    if density is not None:
+        # The model is trained: its largest weights stay.
+        sparse = smidgen.fit.SsviSettings(density=density, start="magnitude")
+        known["ssvi"] = {"settings": sparse, "seed": seed}, {}
     return known.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
 
 

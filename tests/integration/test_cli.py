@@ -867,3 +867,23 @@ def test_ssvi_is_fitted_predicts_and_is_evaluated(world, tmp_path, capsys):
     assert "Temperature scaling is missing" in results["notes"][0]
     assert fit_with(world, tmp_path / "p", method="ssvi", rate="0.1") == 1
     assert "--rate is not for --method ssvi" in capsys.readouterr().err
+
+
+def test_the_density_of_ssvi_is_typed(world, tmp_path, capsys):
+    folder, numbers = tmp_path / "ssvi", tmp_path / "fit.json"
+    assert fit_with(world, folder, method="ssvi", density=0.2, json=numbers) == 0
+    assert "the largest weights of every layer" in " ".join(capsys.readouterr().out.split())
+    network, _ = load_classifier(world / "map")
+    sparse = smidgen.load(folder, network).network
+    assert sparse.count == pytest.approx(0.2 * sparse.total, rel=0.02)
+    assert json.loads(numbers.read_text())["density"] == pytest.approx(0.2, rel=0.02)
+    for options, message in (
+        ({"method": "ssvi", "density": 2}, "--density must be in (0, 1], got 2"),
+        ({"density": 0.1}, "--density is not for --method laplace, got 0.1"),
+        (
+            {"method": "ssvi", "density": 0.1, "select": "magnitude"},
+            "--select must be left out beside --density, got magnitude",
+        ),
+    ):
+        assert fit_with(world, tmp_path / "none", **options) == 1
+        assert message in " ".join(capsys.readouterr().err.split())

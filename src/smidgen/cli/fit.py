@@ -116,6 +116,7 @@ def fit(
     rates: methods.Rates = None,
     trial_steps: methods.TrialSteps = 400,
     samples: methods.Samples = 32,
+    density: methods.Density = None,
     memory: budget.Memory = None,
     seconds: budget.Seconds = None,
     batch_size: texts.BatchSize = 16,
@@ -125,6 +126,7 @@ def fit(
 ) -> None:
     """Make a trained model Bayesian: try the cheap things first, and keep what pays."""
     methods.refuse_unused(method, context)
+    methods.check_density(density, context)
     settings = budget.read_budget(memory, seconds, by_hand=_is_by_hand(context))
     run = outputs.open_run(context, outputs.folder(folder, refuse_taken_posterior))
     seen = noted.find_seen(source, text, text_pair, label, max_length)
@@ -138,19 +140,20 @@ def fit(
     _check_together(method, structure, selection, exact=exact, trained_on=train)
     swag = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)
     laplace = _laplace_arguments(structure, approximation, calibrate, scope)
-    arguments = _find_arguments(method, laplace, swag, seed)
+    arguments = _find_arguments(method, laplace, swag, density, seed)
     choices = FitChoices(
         method, folder, *arguments, **_keep(run, exact), isotropic_body=isotropic_body
     )
-    posterior = _fit_text(source, rows, selection, choices)
-    _note_fit(choices, select, posterior, json_file, run)
+    chosen = selection if density is None else None
+    posterior = _fit_text(source, rows, chosen, choices)
+    _note_fit(choices, select if chosen else None, posterior, json_file, run)
 
 
 # What chooses a posterior by hand, by the names in Python.
 _BY_HAND = (
     *("select", "size", "percent", "fraction", "count", "pattern", "method"),
     *("structure", "isotropic_body", "calibrate", "scope", "approximation"),
-    *("steps", "every", "rank", "rates", "trial_steps", "samples"),
+    *("steps", "every", "rank", "rates", "trial_steps", "samples", "density"),
 )
 
 
@@ -268,7 +271,7 @@ class _Rows:
 def _fit_text(
     source: Source,
     rows: _Rows,
-    selection: selecting.Selection,
+    selection: selecting.Selection | None,
     choices: FitChoices,
 ) -> Posterior:
     say = Steps()
@@ -279,12 +282,17 @@ def _fit_text(
     tables = rows.read(loaded, say)
     # Without curvature one batch is read, to see the layers: a held-out one will do.
     seen, held_out = (loaded.batch(tables[i], *rows.sizes) for i in (0, -1))
-    subset = selection.choose(loaded.problem, seen, say)
+    subset = None
+    if selection is not None:
+        subset = selection.choose(loaded.problem, seen, say)
     if takes(choices.method, "validation"):
         seen = loaded.batch(tables[0], *rows.sizes, shuffle=True, seed=rows.seed)
-    require_space(choices.folder, "--out", estimate_size(network, subset, choices))
-    chosen = selecting.describe_subset(subset) + _describe(choices)
-    if choices.isotropic_body:
+    if subset is None:
+        chosen = "the largest weights of every layer"
+    else:
+        require_space(choices.folder, "--out", estimate_size(network, subset, choices))
+        chosen = selecting.describe_subset(subset) + _describe(choices)
+    if choices.isotropic_body and subset is not None:
         body = find_body(network, subset)
         chosen += f"; without curvature, {selecting.describe_subset(body)}"
     say(f"Fitting {choices.method} to {chosen}")
@@ -304,25 +312,26 @@ def _keep(run: Claim, exact: bool) -> dict[str, Any]:
 
 def _note_fit(
     choices: FitChoices,
-    selector: str,
+    selector: str | None,
     posterior: Posterior,
     json_file: Path | None,
     run: Claim,
 ) -> None:
-    about = {
-        "posterior": str(choices.folder),
-        "selector": selector,
-        "method": choices.method,
-    }
+    by = {} if selector is None else {"selector": selector}
+    about = {"posterior": str(choices.folder), **by, "method": choices.method}
     write_json(json_file, {**about, **posterior.summary()})
     run.finish()
 
 
 def _find_arguments(
-    method: str, laplace: _Arguments, swag: SwagOptions, seed: int
+    method: str, laplace: _Arguments, swag: SwagOptions, density: float | None, seed: int
 ) -> _Arguments:
     """Find what a method's fit takes, and its calibration; of others the seed alone."""
     known = {"laplace": laplace, "swag": _swag_arguments(swag, seed)}
+    if density is not None:
+        # The model is trained: its largest weights stay.
+        sparse = smidgen.fit.SsviSettings(density=density, start="magnitude")
+        known["ssvi"] = {"settings": sparse, "seed": seed}, {}
     return known.get(method, ({"seed": seed} if takes(method, "seed") else {}, {}))
 
 

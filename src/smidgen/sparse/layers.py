@@ -8,11 +8,10 @@ reparametrisation (Kingma, Salimans and Welling, 2015) an output is drawn, not a
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 from typing import ClassVar, Literal
 
 import torch
@@ -22,17 +21,12 @@ from torch.nn.grad import conv2d_weight
 
 from smidgen.errors import ArgumentError, StructureError
 from smidgen.runtime.memory import lay_out
-from smidgen.sparse.matmul import Path, multiply
+from smidgen.sparse.matmul import Path, can_multiply_sparsely, multiply
 from smidgen.sparse.pattern import Pattern
 from smidgen.types import Shape
 
 NoiseKind = Literal["local", "weights", "none"]
 """What is drawn in a forward pass: outputs, one set of weights, or nothing."""
-
-# The first round also derives the sparse orders; the fastest of all counts.
-_ROUNDS = 3
-# Smaller weights take microseconds either way: a stopwatch would decide by chance.
-_LEAST_TIMED = 2**12
 
 
 class GaussianLayer(nn.Module, ABC):
@@ -45,6 +39,8 @@ class GaussianLayer(nn.Module, ABC):
 
     channel: ClassVar[int]
     """The axis of the outputs that belongs to the rows of the weight, from the end."""
+    sparse_pays: ClassVar[tuple[int, float]]
+    """The fewest weights, and the largest density, at which the sparse path is the faster."""
 
     def __init__(
         self,
@@ -99,7 +95,7 @@ class GaussianLayer(nn.Module, ABC):
         """Compute the outputs: with noise in training, those of the means in evaluation."""
         # Evaluation leaves a network as it is, even how it computes.
         if self.path == "auto" and self.training:
-            self.path = find_faster_path(self, inputs)
+            self.path = choose_path(self, inputs)
         noise = self.noise if self.training else "none"
         if noise != "none" and is_recomputing():
             # `torch.utils.checkpoint` restores torch's global random state only, so the
@@ -122,7 +118,7 @@ class GaussianLayer(nn.Module, ABC):
 
     @property
     def taken_path(self) -> Path:
-        """How to compute; dense until a forward pass of training has timed both."""
+        """How to compute; dense until a forward pass of training has chosen."""
         return "dense" if self.path == "auto" else self.path
 
     @abstractmethod
@@ -166,6 +162,8 @@ class GaussianLinear(GaussianLayer):
     """A sparse Gaussian `nn.Linear`."""
 
     channel = -1
+    # Both measured by `python -m bench paths`.
+    sparse_pays = (2**17, 0.1)
 
     def apply_values(self, inputs: Tensor, values: Tensor) -> Tensor:
         """Compute x Wᵀ."""
@@ -183,6 +181,7 @@ class GaussianConv2d(GaussianLayer):
     """A sparse Gaussian `nn.Conv2d` without groups, of any stride, padding and dilation."""
 
     channel = -3
+    sparse_pays = (2**21, 0.03)
     stride: tuple[int, int]
     dilation: tuple[int, int]
     padding_sides: tuple[int, int, int, int]
@@ -248,24 +247,15 @@ class GaussianConv2d(GaussianLayer):
         return functional.pad(inputs, self.padding_sides, mode=mode), (0, 0)
 
 
-def find_faster_path(layer: GaussianLayer, inputs: Tensor) -> Path:
-    """Time both paths forward and backward; dense if small, or the sparse one cannot run."""
-    if layer.pattern.indices is None or prod(layer.shape) < _LEAST_TIMED:
-        return "dense"
-    seconds: dict[Path, float] = {}
-    paths: tuple[Path, ...] = ("dense", "sparse")
-    try:
-        for _ in range(_ROUNDS):
-            for path in paths:
-                layer.path = path
-                elapsed = _time_pass(layer, inputs)
-                seconds[path] = min(elapsed, seconds.get(path, elapsed))
-    except RuntimeError:
-        # No sparse product of this type on this device, or no memory for the patches.
-        return "dense"
-    finally:
-        layer.path = "auto"
-    return min(paths, key=lambda path: seconds[path])
+def choose_path(layer: GaussianLayer, inputs: Tensor) -> Path:
+    """Choose how to compute by the layer's size and density; no stopwatch decides."""
+    least, densest = layer.sparse_pays
+    total, count = layer.pattern.total, layer.pattern.count
+    pays = total >= least and count <= ceil(densest * total)
+    alike = inputs.dtype == layer.means.dtype
+    if pays and alike and can_multiply_sparsely(inputs.device.type, inputs.dtype):
+        return "sparse"
+    return "dense"
 
 
 def is_recomputing() -> bool:
@@ -276,24 +266,6 @@ def is_recomputing() -> bool:
 def matrix_shape(shape: Shape) -> tuple[int, int]:
     """Count the rows and flattened columns of a weight."""
     return shape[0], prod(shape[1:])
-
-
-def _time_pass(layer: GaussianLayer, inputs: Tensor) -> float:
-    inputs = inputs.detach().requires_grad_()
-    values = layer.means.detach().requires_grad_()
-
-    def wait() -> None:
-        # A GPU works in the background.
-        if inputs.is_cuda:
-            torch.cuda.synchronize(inputs.device)
-
-    with torch.enable_grad():
-        wait()
-        started = time.perf_counter()
-        outputs = layer.apply_values(inputs, values)
-        torch.autograd.grad(outputs, (inputs, values), torch.ones_like(outputs))
-        wait()
-        return time.perf_counter() - started
 
 
 def _set_values(parameter: nn.Parameter, values: Tensor) -> nn.Parameter:

@@ -9,6 +9,7 @@ products that cost k each, with W in compressed rows,
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -31,6 +32,20 @@ def multiply(inputs: Tensor, values: Tensor, pattern: Pattern, path: Path) -> Te
     if inputs.dim() == 2:
         return outputs
     return outputs.view(*inputs.shape[:-1], pattern.rows)
+
+
+@cache
+def can_multiply_sparsely(device: str, dtype: torch.dtype) -> bool:
+    """Tell whether a kind of device has the sparse products of a type, by trying them."""
+    with torch.inference_mode(False), torch.enable_grad():
+        pattern = Pattern(2, 3, torch.tensor([0, 4], device=device))
+        try:
+            inputs = torch.ones(2, 3, dtype=dtype, device=device, requires_grad=True)
+            values = torch.ones(2, dtype=dtype, device=device, requires_grad=True)
+            multiply(inputs, values, pattern, "sparse").sum().backward()
+        except RuntimeError:
+            return False
+    return True
 
 
 class _SparseProduct(torch.autograd.Function):

@@ -124,7 +124,7 @@ class SparseNetwork(nn.Module):
             layer.noise = noise if layer.log_scales is not None else "none"
 
     def set_path(self, path: Path | Literal["auto"]) -> None:
-        """Choose how to compute; "auto" times both in every layer's next forward pass."""
+        """Choose how to compute; "auto" goes by each layer's size and density."""
         if path not in ("auto", "dense", "sparse"):
             raise ArgumentError(f"path must be 'auto', 'dense' or 'sparse', got {path!r}.")
         for layer in self.layers.values():

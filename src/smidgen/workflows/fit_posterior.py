@@ -71,15 +71,19 @@ def fit_posterior(
     model: nn.Module | Problem,
     train: Iterable[Batch],
     validation: Iterable[Batch],
-    subset: Subset,
+    subset: Subset | None,
     choices: FitChoices,
     *,
     say: Callable[[str], None],
     progress: bool = True,
 ) -> Posterior:
     """Fit a posterior over a subset, calibrate it on held-out data, and save it."""
+    # Without a subset the method chooses the weights itself, by its settings.
     network = as_problem(model).model
-    body = find_body(network, subset) if choices.isotropic_body else None
+    body = None
+    if choices.isotropic_body:
+        assert subset is not None
+        body = find_body(network, subset)
     if body is not None:
         with preserve_random_state(network):
             first, train = peek(train)

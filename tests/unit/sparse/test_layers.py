@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import smidgen
 from smidgen.errors import ArgumentError, StructureError, SubsetError
-from smidgen.sparse import SparseSettings, layers, make_sparse
+from smidgen.sparse import SparseSettings, layers, make_sparse, matmul
 from smidgen.sparse.pattern import Pattern
 from tests.support.oracles import dense_gaussian_map
 from tests.support.tolerances import EXACT, Z
@@ -112,7 +112,7 @@ def test_an_output_without_active_weights_is_its_bias_and_has_gradients(path):
     assert all(torch.isfinite(p.grad).all() for p in network.parameters())
 
 
-def test_the_probe_settles_on_a_path_and_changes_nothing():
+def test_choosing_a_path_changes_nothing():
     torch.manual_seed(0)
     module, inputs = nn.Linear(80, 60), torch.randn(4, 80)
     network, part = network_of(module, "auto")
@@ -124,11 +124,34 @@ def test_the_probe_settles_on_a_path_and_changes_nothing():
     torch.testing.assert_close(network(inputs), outputs)
 
 
-def test_no_stopwatch_decides_how_a_small_layer_computes(monkeypatch):
-    monkeypatch.setattr(layers, "_time_pass", lambda layer, inputs: 1 / 0)
-    network, part = network_of(nn.Linear(30, 20), "auto")
-    network(torch.randn(4, 30))
-    assert part.path == "dense"
+@pytest.mark.parametrize(
+    ("module", "inputs", "density", "path"),
+    [
+        (nn.Linear(30, 20), (4, 30), 0.01, "dense"),
+        (nn.Linear(512, 256), (4, 512), 0.1, "sparse"),
+        (nn.Linear(512, 256), (4, 512), 0.11, "dense"),
+        (nn.Linear(511, 256), (4, 511), 0.1, "dense"),
+        (nn.Conv2d(64, 64, 3), (2, 64, 5, 5), 0.01, "dense"),
+        (nn.Conv2d(512, 512, 3), (1, 512, 3, 3), 0.03, "sparse"),
+        (nn.Conv2d(512, 512, 3), (1, 512, 3, 3), 0.04, "dense"),
+    ],
+)
+def test_size_and_density_decide_how_a_layer_computes(module, inputs, density, path):
+    network = make_sparse(module, density=density)
+    network(torch.randn(inputs))
+    assert network.layers[""].path == path
+
+
+def test_what_has_no_sparse_product_is_dense(monkeypatch):
+    network = make_sparse(nn.Linear(512, 256), density=0.05)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        network(torch.randn(4, 512).bfloat16())
+    assert network.layers[""].path == "dense"
+    assert not matmul.can_multiply_sparsely("cpu", torch.int64)
+    monkeypatch.setattr(layers, "can_multiply_sparsely", lambda *_: False)
+    again = make_sparse(nn.Linear(512, 256), density=0.05)
+    again(torch.randn(4, 512))
+    assert again.layers[""].path == "dense"
 
 
 def test_a_whole_map_is_dense_and_stores_no_indices():

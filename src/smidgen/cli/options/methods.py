@@ -38,6 +38,13 @@ TrialSteps = Annotated[
     int, Option(min=1, help="SWAG: SGD steps to try each learning rate with.")
 ]
 Samples = Annotated[int, Option(min=2, help="SWAG: weight samples to predict with.")]
+Density = Annotated[
+    float | None,
+    Option(
+        help="SSVI: fraction of every layer's weights that are active, the largest first; "
+        "in place of --select and a size.",
+    ),
+]
 # The options that only one method has, by their names in Python.
 _OPTIONS = {
     "laplace": (
@@ -53,6 +60,7 @@ _OPTIONS = {
         "save",
     ),
     "swag": ("steps", "every", "rank", "rates", "trial_steps", "samples", "fractions"),
+    "ssvi": ("density",),
 }
 
 
@@ -67,6 +75,21 @@ def refuse_unused(method: str, context: typer.Context) -> None:
                     f"--{option} is not for --method {method}, got "
                     f"{context.params[name]}. Leave it out."
                 )
+
+
+def check_density(density: float | None, context: typer.Context) -> None:
+    """Refuse a density that makes no sense, or beside another choice of weights."""
+    if density is None:
+        return
+    if not 0 < density <= 1:
+        raise ArgumentError(f"--density must be in (0, 1], got {density:g}. Try 0.05.")
+    for name in ("select", "size", "percent", "fraction", "count", "pattern"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise ArgumentError(
+                f"--{name} must be left out beside --density, got {context.params[name]}. "
+                "Say in one way which weights are active."
+            )
 
 
 def read_swag_options(

@@ -13,9 +13,10 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,22 @@ def run_code(blocks: Sequence[Piece], names: dict[str, Any] | None = None) -> It
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), warnings.catch_warnings():
             warnings.simplefilter("always", SmidgenWarning)
-            warnings.showwarning = lambda message, kind, *_: print(
-                f"{kind.__name__}: {message}"
-            )
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
             exec(compile(block.text, "<page>", "exec"), names)
         yield _tidy(shown.getvalue())
+
+
+def _show_warning(
+    show_other: Callable[..., None],
+    message: Warning | str,
+    kind: type[Warning],
+    *place: Any,
+    **more: Any,
+) -> None:
+    if issubclass(kind, SmidgenWarning):
+        print(f"{kind.__name__}: {message}")
+    else:
+        show_other(message, kind, *place, **more)
 
 
 def _run_shell(script: str) -> str:

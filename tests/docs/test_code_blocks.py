@@ -76,6 +76,9 @@ def test_warnings_are_shown_as_a_person_sees_them():
     names = {"warnings": warnings, "kind": SmidgenWarning}
     code = Piece("python", "warnings.warn('too few rows', kind)\nprint('on')\n")
     assert list(run_code([code], names)) == ["SmidgenWarning: too few rows\non\n"]
+    other = Piece("python", "warnings.warn('of another library', UserWarning)\n")
+    with pytest.warns(UserWarning, match="of another library"):
+        assert list(run_code([other], names)) == [""]
 
 
 def test_a_command_that_fails_stops_the_page():

@@ -18,7 +18,7 @@ _COVERING = {
     """,
     "integration/test_causal.py": "integrations/causal",
     "integration/test_cli.py": """
-        cli/app cli/console cli/evaluate cli/finetune cli/fit cli/options/lists
+        cli/app cli/evaluate cli/finetune cli/fit cli/options/lists
         cli/options/methods cli/options/select cli/options/text cli/predict cli/ramp cli/report
         workflows/fit_posterior workflows/ramp/swag workflows/text_task
     """,

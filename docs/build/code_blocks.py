@@ -121,10 +121,11 @@ def _show_warning(
 def _run_shell(script: str) -> str:
     """What a script prints, with this Python's commands on the path."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    settings = {"PATH": path, "COLUMNS": "92", "SMIDGEN_PROGRESS": "0"}
+    # One thread, as in the page's own process, so that numbers repeat.
+    settings = {"OMP_NUM_THREADS": "1", "SMIDGEN_PROGRESS": "0", "COLUMNS": "92"}
     done = subprocess.run(
         ["bash", "-eu", "-c", script],
-        env={**os.environ, **settings},
+        env={**os.environ, **settings, "PATH": path},
         capture_output=True,
         text=True,
     )

@@ -18,7 +18,6 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("default")
 def test_a_page_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("MPLBACKEND", "agg")
     anew = f"{page.stem}: run python -m docs.build.tutorials {page.stem}"
     for block, printed in zip(read_code(page), run_page(page), strict=True):

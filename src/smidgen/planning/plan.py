@@ -42,12 +42,7 @@ from smidgen.posterior.cost.model import (
 from smidgen.posterior.cost.swag import touched_layers
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.runtime.memory import available_bytes, format_bytes
-from smidgen.runtime.showing.html import (
-    Printed,
-    PrintedTable,
-    ShownInNotebook,
-    format_text,
-)
+from smidgen.runtime.showing.html import Printed, PrintedTable, ShownAsTable
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
 from smidgen.weights.blocks import find_blocks, find_body
@@ -81,7 +76,7 @@ class PlanRow:
 
 
 @dataclass(frozen=True)
-class Plan(ShownInNotebook):
+class Plan(ShownAsTable):
     """The chosen posterior and its alternatives; print it.
 
     Args:
@@ -149,9 +144,6 @@ class Plan(ShownInNotebook):
         """List the heading, the table and the remarks."""
         table = PrintedTable(self.table(), left=(0, 1, 2))
         return [self.heading(), "", table, "", *self.remarks()]
-
-    def __str__(self) -> str:
-        return format_text(self.printed_parts())
 
 
 def plan(

@@ -11,12 +11,7 @@ from typing import Any
 
 from smidgen.errors import StoreError
 from smidgen.runtime.reading import convert_json, make_from_json
-from smidgen.runtime.showing.html import (
-    Printed,
-    PrintedTable,
-    ShownInNotebook,
-    format_text,
-)
+from smidgen.runtime.showing.html import Printed, PrintedTable, ShownAsTable
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class _Plain:
 
 
 @dataclass(frozen=True)
-class Choice(ShownInNotebook):
+class Choice(ShownAsTable):
     """The candidates in the order of their cost, and the one that was kept.
 
     The first is temperature scaling; of a regression, the model with its noise refitted.
@@ -183,9 +178,6 @@ class Choice(ShownInNotebook):
         )
         left_out = [f"Not tried: {each.label}: {each.reason}." for each in self.left_out]
         return [self.verdict(), "", PrintedTable(rows, left=(0, 6)), "", note, *left_out]
-
-    def __str__(self) -> str:
-        return format_text(self.printed_parts())
 
 
 def _compare(candidate: TriedCandidate, first: TriedCandidate) -> str:

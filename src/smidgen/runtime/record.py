@@ -25,12 +25,7 @@ from smidgen.runtime.artifact import (
 )
 from smidgen.runtime.files import write_text
 from smidgen.runtime.reading import make_from_json
-from smidgen.runtime.showing.html import (
-    Printed,
-    PrintedTable,
-    ShownInNotebook,
-    format_text,
-)
+from smidgen.runtime.showing.html import Printed, PrintedTable, ShownAsTable
 from smidgen.runtime.system.process import count_cores
 
 RECORD_SCHEMA = 1
@@ -86,7 +81,7 @@ def _shorten(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Record(ShownInNotebook):
+class Record(ShownAsTable):
     """One run as plain JSON: nothing in it needs a model to be read.
 
     Args:
@@ -119,9 +114,6 @@ class Record(ShownInNotebook):
             if values
         ]
         return [heading, *tables]
-
-    def __str__(self) -> str:
-        return format_text(self.printed_parts())
 
     def to_fields(self) -> dict[str, Any]:
         """List the fields and, last, a digest over them all."""

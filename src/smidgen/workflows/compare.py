@@ -26,7 +26,7 @@ from smidgen.report import fields
 from smidgen.report.one_record import tables
 from smidgen.report.one_record.verdict import list_sides
 from smidgen.runtime.record import BASELINES, Record
-from smidgen.runtime.showing.html import Printed, PrintedTable, format_text
+from smidgen.runtime.showing.html import Printed, PrintedTable
 from smidgen.types import Batch
 from smidgen.weights.affine import coverage
 from smidgen.weights.blocks import find_blocks
@@ -72,9 +72,6 @@ class Comparison(Record):
         if "choice" in self.results:
             lines.append(f"Chosen on held-out rows: {self.results['choice']['verdict']}")
         return [PrintedTable([headings, *rows]), "", *lines]
-
-    def __str__(self) -> str:
-        return format_text(self.printed_parts())
 
 
 def compare(

@@ -37,12 +37,7 @@ from smidgen.outputs.problem import Problem, SettledProblem, as_problem
 from smidgen.posterior.laplace import LaplacePosterior
 from smidgen.posterior.output_covariance import output_moments
 from smidgen.runtime.guard import preserve_random_state
-from smidgen.runtime.showing.html import (
-    Printed,
-    PrintedTable,
-    ShownInNotebook,
-    format_text,
-)
+from smidgen.runtime.showing.html import Printed, PrintedTable, ShownAsTable
 from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.types import Batch
 from smidgen.weights.affine import require_coverage
@@ -101,7 +96,7 @@ class LayerCheck:
 
 
 @dataclass(frozen=True)
-class Verification(ShownInNotebook):
+class Verification(ShownAsTable):
     """The checks of all layers, which print as a table.
 
     Args:
@@ -163,9 +158,6 @@ class Verification(ShownInNotebook):
         """List the table of checks and the summary."""
         table = PrintedTable([_HEADINGS, *map(_cells, self.checks)], left=(0, 6))
         return [table, "", self.summary()]
-
-    def __str__(self) -> str:
-        return format_text(self.printed_parts())
 
 
 # Inside a caller's inference mode no copy of a weight could be differentiated.

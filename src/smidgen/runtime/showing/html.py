@@ -34,10 +34,7 @@ Printed = str | PrintedTable
 
 
 class ShownInNotebook:
-    """A value that notebooks show as it is printed.
-
-    Values with a table say in `printed_parts` what `__str__` joins with `format_text`.
-    """
+    """A value that notebooks show as it is printed."""
 
     def printed_parts(self) -> Iterable[Printed]:
         """List what is printed, from top to bottom."""
@@ -45,6 +42,13 @@ class ShownInNotebook:
 
     def _repr_html_(self) -> str:
         return format_html(self.printed_parts())
+
+
+class ShownAsTable(ShownInNotebook):
+    """A value with tables among what is printed: `printed_parts` says what, and in what order."""
+
+    def __str__(self) -> str:
+        return format_text(self.printed_parts())
 
 
 def format_text(parts: Iterable[Printed]) -> str:

@@ -16,6 +16,16 @@ from tests.golden.write import numbers_of
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+# Where the last bit of another processor is enough for another result.
+_BASIS = "eigenvalues that are equal up to rounding have no basis of their own"
+UNSTABLE = {
+    "laplace-conv-categorical-4-ekfac": _BASIS,
+    "laplace-conv-gaussian-2-ekfac": _BASIS,
+    "finetune-bert": "the biases of attention keys have no gradient but rounding, and Adam scales it up",
+    "selector-sparse-kfac-curvature": "scores that are equal up to rounding are ranked by it",
+}
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     """Sums are split among threads, and so depend on how many there are."""
@@ -31,6 +41,8 @@ def test_a_number_is_as_it_was(name):
     known = pinning.read(case.group)
     assert name in known["cases"], "never written down: python -m tests.golden.write"
     same = pinning.machine() == known["machine"]
+    if not same and name in UNSTABLE:
+        pytest.skip(UNSTABLE[name])
     found = pinning.differences(
         numbers_of(name),
         known["cases"][name],

@@ -85,7 +85,7 @@ def test_the_wheel_has_the_packages_and_nothing_else(wheel):
     }
     assert names == ours
     assert {Path(name).suffix for name in names} == {
-        *(".py", ".j2", ".css", ".toml", ".typed", ".json"),
+        *(".py", ".j2", ".css", ".html", ".js", ".toml", ".typed", ".json"),
     }
     assert wheel.stat().st_size < LARGEST_WHEEL
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 import smidgen
 from smidgen.errors import ArgumentError, DataError
-from smidgen.integrations.answers.template import Answers, read_prompts
+from smidgen.integrations.answers.template import Question, read_prompts
 from smidgen.integrations.text import TextTable, read_text
 
 datasets = pytest.importorskip("datasets")
@@ -190,7 +190,7 @@ def test_the_names_of_classes_come_along():
 
 
 def test_prompts_are_read_from_them_too():
-    answers = Answers("{text}?", (" no", " yes"))
+    answers = Question("{text}?", (" no", " yes"))
     rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": ["yes", "no"]})
     for source in (rows, rows.to_pandas()):
         table = read_prompts(source, answers)

@@ -21,7 +21,7 @@ _BASIS = "eigenvalues that are equal up to rounding have no basis of their own"
 UNSTABLE = {
     "laplace-conv-categorical-4-ekfac": _BASIS,
     "laplace-conv-gaussian-2-ekfac": _BASIS,
-    "finetune-bert": "the biases of attention keys have no gradient but rounding, and Adam scales it up",
+    "finetune-bert": "biases of attention keys have no gradient but rounding, which Adam scales up",
     "selector-sparse-kfac-curvature": "scores that are equal up to rounding are ranked by it",
 }
 
@@ -43,8 +43,12 @@ def test_a_number_is_as_it_was(name):
     same = pinning.machine() == known["machine"]
     if not same and name in UNSTABLE:
         pytest.skip(UNSTABLE[name])
+    # The link of a calibration is an answer that was asked for, not a number.
+    numbers = {
+        key: value for key, value in numbers_of(name).items() if key != "tuning link"
+    }
     found = pinning.differences(
-        numbers_of(name),
+        numbers,
         known["cases"][name],
         relative=case.relative,
         bitwise=same,

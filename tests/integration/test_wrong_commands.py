@@ -400,6 +400,8 @@ CALLS = {
         "",
         "noclass",
     ),
+    "serve of no folder": (("serve", "{nope}"), "smidgen run", "nope"),
+    "doctor into a folder": (("doctor", "--json", "{noclass}"), "", "noclass"),
     "pack without a posterior": (
         ("pack", "{model}", "{nope}", "--out", "{new}"),
         "",

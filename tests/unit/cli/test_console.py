@@ -17,8 +17,8 @@ def test_no_heading_is_cut(monkeypatch, width):
         {**m, "label": "Last layer | isotropic body"} for m in record.results["methods"]
     ]
     record = replace(record, results={**record.results, "methods": methods})
-    terminal = console.Terminal(force_terminal=True, color_system=None)
-    monkeypatch.setattr(console, "out", terminal)
+    monkeypatch.setattr(console, "out", console.Terminal())
+    monkeypatch.setattr(console.Terminal, "is_terminal", True)
     monkeypatch.setattr(console.out, "width", width)
     with console.out.capture() as captured:
         console.show_record(record)

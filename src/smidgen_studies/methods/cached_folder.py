@@ -8,9 +8,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from filelock import FileLock
+
 
 def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
     """Find a folder that `make` has filled, in this run or before; whole or not there.
+
+    Of workers that want it at the same time one makes it, and the others wait.
 
     Args:
         name: Its name, which should tell everything that shaped it.
@@ -24,10 +28,16 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
     folder = parent / name
     if not folder.is_dir():
         parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
-        try:
-            make(work)
-            work.rename(folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        with FileLock(parent / f".{name}.lock"):
+            if not folder.is_dir():
+                _fill(folder, make)
     return folder
+
+
+def _fill(folder: Path, make: Callable[[Path], None]) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        make(work)
+        work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

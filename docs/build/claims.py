@@ -7,9 +7,10 @@ from statistics import mean
 from typing import get_args
 
 from docs.build.committed import note_missing, read_table, recipe_records
+from docs.build.measured import make_rows
 
 from smidgen.report.fields import SQUARED_CALIBRATION
-from smidgen.report.formats import format_nll, format_signed
+from smidgen.report.formats import format_count, format_nll, format_ratio, format_signed
 from smidgen.report.many_records.aggregate import (
     RecordTable,
     SeedMean,
@@ -82,32 +83,63 @@ def _interval(gap: SeedMean) -> str:
     return f"{format_signed(gap.value)} ({format_signed(gap.low)} to {format_signed(gap.high)})"
 
 
-def table2() -> str:
-    """Every method of Table 2: NLL by task, and its differences to temperature scaling."""
-    across = read_table("glue-table2")
-    if across is None:
-        return note_missing("glue-table2")
+def scores_by_task(study: str, *, costs: bool = False) -> Callable[[], str]:
+    """Every method of a study: NLL by task, and its differences to temperature scaling.
+
+    Args:
+        study: The study.
+        costs: Whether to add the floats that are stored and the time of a prediction.
+
+    Returns:
+        What writes the table.
+    """
+
+    def text() -> str:
+        across = read_table(study)
+        return note_missing(study) if across is None else _write_scores(across, costs)
+
+    return text
+
+
+def _write_scores(across: RecordTable, costs: bool) -> str:
     seeds = len(across.seeds(across.data[0]))
     whole = across.ranks("nll")
     left = [f"“{across.labels[m]}”" for m in across.methods if m not in whole]
     more = f"; not yet done on every split: {', '.join(left)}" if left else ""
-    lines = [
-        f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and squared "
-        "calibration error (its estimate has no bias, unlike a difference of ECEs) less "
-        f"those of temperature scaling, with 95 % intervals, bold where zero is outside{more}:",
+    headings = [
         "",
-        f"| | {' | '.join(across.data)} | NLL − temperature "
-        "| squared calibration error − temperature |",
-        "|---" * (len(across.data) + 3) + "|",
+        *across.data,
+        "NLL − temperature",
+        "squared calibration error − temperature",
+        *(["floats stored", "time / forward"] if costs else []),
     ]
+    rows = []
     for method in whole:
         means = (across.values(data, method, "nll") for data in across.data)
-        cells = [format_nll(mean(each)) for each in means]
+        cells = [across.labels[method], *(format_nll(mean(each)) for each in means)]
         for score in ("nll", SQUARED_CALIBRATION):
             gap = across.difference(method, "temperature", score)
             cells.append("" if gap is None else _marked(gap, _interval(gap)))
-        lines.append(f"| {across.labels[method]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([*cells, *(_describe_cost(across, method) if costs else [])])
+    return "\n".join(
+        [
+            f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and squared "
+            "calibration error (its estimate has no bias, unlike a difference of ECEs) less "
+            "those of temperature scaling, with 95 % intervals, bold where zero is "
+            f"outside{more}:",
+            "",
+            *make_rows(headings, rows),
+        ]
+    )
+
+
+def _describe_cost(across: RecordTable, method: str) -> list[str]:
+    """Means over all data sets and seeds: floats, and time of a prediction to a forward."""
+    shown = []
+    for score, write in (("floats", format_count), ("relative_seconds", format_ratio)):
+        values = [v for data in across.data for v in across.values(data, method, score)]
+        shown.append(write(mean(values)) if values else "–")
+    return shown
 
 
 def uci_table() -> str:
@@ -184,7 +216,11 @@ TABLES = {
     "claim-uci": uci_table,
     "claim-temperature": temperature_claim,
     "claim-last-layer": last_layer_claim,
-    "claim-table2": table2,
+    "claim-table2": scores_by_task("glue-table2"),
+    "scores-llm": scores_by_task("llm", costs=True),
+    "found-llm": found_by("llm", "temperature"),
+    "scores-mpnet": scores_by_task("mpnet", costs=True),
+    "found-mpnet": found_by("mpnet", "temperature"),
     "found-glue-ramp": found_by("glue-ramp", "temperature"),
     "found-uci": found_by("uci", "map"),
     "found-bridges": found_by("bridges", "map"),

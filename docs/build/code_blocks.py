@@ -28,6 +28,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
 # Not digits within a name, such as ResNet-18's: those are compared as text.
 _NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _TIME = re.compile(r"^\s*(?:[×x]|s\b|seconds\b)")
+_DIGEST = re.compile(r"\b[0-9a-f]{6,}…")
 _RELATIVE, _ABSOLUTE, _ALIKE = 0.15, 0.03, 0.9
 
 
@@ -167,6 +168,8 @@ def find_difference(shown: str, printed: str) -> str | None:
 
 def _take_apart(text: str) -> list[tuple[str, float | None]]:
     """Words before each number, without spaces and rules, and the number if no time."""
+    # Another processor trains to other last bits, and so to another digest.
+    text = _DIGEST.sub("digest…", text)
     found, end = [], 0
     for number in _NUMBER.finditer(text):
         words = re.sub(r"[\s─━-]+", " ", text[end : number.start()]).strip()

@@ -93,6 +93,7 @@ def test_a_command_that_fails_stops_the_page():
         ("MAP   84.0 %  0.55", "MAP  84 %      0.56"),
         ("took 3 s, 1.05×", "took 90 s, 14.2×"),
         ("12,345 weights", "12,346 weights"),
+        ("base e41b831568df…", "base 6ea3fe34a5c5…"),
         (f"{'a ' * 30}clearly lower", f"{'a ' * 30}not told apart"),
     ],
 )

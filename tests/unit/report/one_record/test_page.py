@@ -350,6 +350,18 @@ def test_verdict_says_when_temperature_is_enough(value: float, half: float) -> N
     assert ("is worse than" in line) is (value > 0)
 
 
+def test_kept_temperature_scaling_is_not_compared_with_itself() -> None:
+    scores = {"nll": {"value": 0.4}}
+    methods = [{"name": name, "scores": scores} for name in ("map", "temperature", "point")]
+    gaps = [difference("point", other, "nll", 0.0, 0.0) for other in ("map", "temperature")]
+    first, second, _ = verdict(make_record(differences=gaps, methods=methods))
+    assert first.startswith("Against the MAP: Temperature scaling made no clear difference")
+    assert second == (
+        "Against temperature scaling: what was kept is temperature scaling itself, so there "
+        "is nothing to tell apart."
+    )
+
+
 def test_verdict_names_another_method_that_is_clearly_better() -> None:
     gaps = [
         difference("sparse-kfac", "temperature", "nll", -0.005, 0.01),

@@ -16,7 +16,7 @@ MAP, TEMPERATURE = BASELINES
 _PREFERRED = "sparse-kfac"
 _OLDER = {
     "Temperature": "Temperature scaling",
-    "MAP, calibrated": "Temperature scaling, kept",
+    "MAP, calibrated": "Kept temperature scaling",
 }
 _ECE = ("ece_equal_mass", "ece")
 CALIBRATION = (*_ECE, "ece_equal_width")

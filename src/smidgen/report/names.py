@@ -24,7 +24,7 @@ FAMILIES = {
     "laplace": "Laplace",
     "swag": "SWAG",
     "ssvi": "SSVI",
-    "point": "Temperature scaling, kept",
+    "point": "Kept temperature scaling",
 }
 """What a fit is called, by the name of its method."""
 
@@ -91,7 +91,7 @@ METHODS: Mapping[str, KnownMethod] = {
         "KFAC | last",
     ),
     "bayesify": KnownMethod("bayesify", Style("#882255", "D")),
-    "point": KnownMethod("Temperature scaling, kept", Style("#d55e00", "o", (4.5, 1.8))),
+    "point": KnownMethod("Kept temperature scaling", Style("#d55e00", "o", (4.5, 1.8))),
     "magnitude": KnownMethod(
         "Largest weights", meaning="single weights of the largest magnitude"
     ),

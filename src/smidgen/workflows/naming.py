@@ -54,7 +54,8 @@ def label_posterior(posterior: Posterior) -> str:
     structure = getattr(posterior, "structure", None)
     if method == PointPosterior.method:
         # Beside the baseline of the same name, which is always shown.
-        return f"{label_temperature(posterior.likelihood)}, kept"
+        noisy = isinstance(posterior.likelihood, Gaussian)
+        return "Kept MAP, noise refitted" if noisy else label_method(method)
     if structure == _ISOTROPIC:
         return _label_isotropic(origin)
     if origin is None or origin.selector == method:

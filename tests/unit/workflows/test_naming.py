@@ -115,7 +115,7 @@ def test_a_union_is_named_by_all_who_chose_it(made):
 def test_a_point_estimate_is_named_as_one():
     problem, batches = make_problem("classes")
     posterior = smidgen.fit.point(problem, batches, progress=False)
-    assert named(posterior) == ("point", "Temperature scaling, kept")
+    assert named(posterior) == ("point", "Kept temperature scaling")
     assert label_temperature(posterior.likelihood) == label_method("temperature")
     noisy = replace(posterior, likelihood=smidgen.Gaussian(1))
-    assert label_posterior(noisy) == "MAP, noise refitted, kept"
+    assert label_posterior(noisy) == "Kept MAP, noise refitted"

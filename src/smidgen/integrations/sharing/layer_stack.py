@@ -187,6 +187,6 @@ def _build(layer: Mapping[str, Any]) -> nn.Module:
 def _refuse(layer: nn.Module, path: str) -> NoReturn:
     raise ArgumentError(
         "model must be an nn.Sequential of torch's own layers, without hooks or a forward of "
-        f"their own, got {type(layer).__name__} as {path}. Build it of these, or share its posterior alone: smidgen.save it, and "
-        "smidgen.load it beside the model."
+        f"their own, got {type(layer).__name__} as {path}. Build it of these, or share its "
+        "posterior alone: smidgen.save it, and smidgen.load it beside the model."
     )

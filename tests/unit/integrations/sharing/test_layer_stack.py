@@ -99,7 +99,9 @@ def test_weights_in_several_places_are_refused(make):
         "weight": make_tied,
         "statistics": lambda: nn.Sequential(norm, nn.Linear(2, 2), norm),
     }
-    with pytest.raises(ArgumentError, match=r"weights of its own in every layer, got those"):
+    with pytest.raises(
+        ArgumentError, match=r"weights of its own in every layer, got those"
+    ):
         describe_stack(models[make]())
 
 

@@ -237,6 +237,19 @@ def test_a_text_model_with_a_forward_of_its_own_is_not_stored(encoder, tmp_path)
         smidgen.save_predictor(predictor, tmp_path / "ready")
 
 
+def test_rules_of_another_posterior_are_refused(tmp_path):
+    """Their promises are of its predictions, not of those of the same model without them."""
+    predictor = make_table_predictor()
+    folder = smidgen.save_predictor(predictor, tmp_path / "ready")
+    warm = predictor.posterior.with_temperature(2 * predictor.posterior.temperature)
+    model = predictor.task.problem.model
+    other = smidgen.make_predictor(warm, model, predictor.note)
+    other = smidgen.save_predictor(other, tmp_path / "other")
+    shutil.copy(folder / "posterior/rules.json", other / "posterior/rules.json")
+    with pytest.raises(StoreError, match="with another posterior than the one beside them"):
+        smidgen.load(other)
+
+
 def test_a_taken_folder_is_not_overwritten(tmp_path):
     predictor = make_table_predictor()
     folder = smidgen.save_predictor(predictor, tmp_path / "ready")

@@ -21,7 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_tokenizer, load_with_head, silence
-from smidgen.integrations.model_folder import check_model_file, find_model_folder
+from smidgen.integrations.model_folder import find_model_folder
+from smidgen.integrations.sharing.adapter_config import check_adapter_config
 from smidgen.integrations.sharing.base_note import (
     SAVE_AGAIN,
     NamedBase,
@@ -133,7 +134,7 @@ def load_based_model(
         )
     config = folder / _ADAPTER / _ADAPTER_FILES[0]
     if config.exists():
-        check_model_file(config)
+        check_adapter_config(config, base=noted.name, advice=SAVE_AGAIN)
     with reading(folder, "model on a named base", SAVE_AGAIN):
         model = _put_on(fresh.model, folder, files)
     return model.eval(), load_tokenizer(folder, fresh.model)

@@ -11,6 +11,7 @@ import torch
 import smidgen
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.posterior.registry import POSTERIORS
+from smidgen.posterior.store import find_posterior_digest, read_posterior_digest
 from tests.support.posteriors import LIKELIHOODS, fit_quickly, make_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -64,6 +65,8 @@ def test_a_saved_one_predicts_the_same(fitted, tmp_path, unchanged):
         loaded = smidgen.load(folder, problem.model)
     assert loaded == posterior
     assert loaded.subset.origin == posterior.subset.origin
+    digests = {find_posterior_digest(each) for each in (posterior, loaded)}
+    assert digests == {read_posterior_digest(folder)}
     before = smidgen.predict(posterior, problem, batches[0])
     after = smidgen.predict(loaded, problem, batches[0])
     assert torch.equal(numbers(before), numbers(after))
@@ -80,7 +83,9 @@ def test_calibration_keeps_the_kind_and_is_saved(fitted, tmp_path, unchanged):
     assert posterior.calibration is None
     assert calibrated.calibration.examples == 16
     folder = smidgen.save(calibrated, tmp_path / "posterior")
-    assert smidgen.load(folder, problem).calibration == calibrated.calibration
+    loaded = smidgen.load(folder, problem)
+    assert loaded.calibration == calibrated.calibration
+    assert find_posterior_digest(loaded) == read_posterior_digest(folder)
 
 
 def test_copies_are_equal_and_temperatures_differ(fitted):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,20 @@ from smidgen.decide.intervals import IntervalRule
 from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
 from smidgen.decide.strange import StrangeRule
-from smidgen.errors import StoreError, as_path, require_kind
+from smidgen.errors import ArgumentError, StoreError, as_path, require_kind
+from smidgen.posterior.base import Posterior
+from smidgen.posterior.store import find_posterior_digest, read_posterior_digest
 from smidgen.runtime.artifact import (
     read_sealed_json,
     reading,
     require_schema,
     write_sealed_json,
 )
+from smidgen.runtime.reading import convert_json
 from smidgen.runtime.showing.html import ShownInNotebook
 from smidgen.runtime.writing.rules_note import RULES_NOTE
 
-_SCHEMA = 1
+_SCHEMA = 2
 _KINDS: dict[str, type[DecisionRule]] = {
     kind.name: kind for kind in (AbstainRule, SetRule, IntervalRule, StrangeRule)
 }
@@ -31,12 +34,18 @@ _ADVICE = "Make the rules again."
 
 @dataclass(frozen=True)
 class Rules(ShownInNotebook):
-    """What to do with predictions: each rule, or None where there is none."""
+    """What to do with predictions: each rule, or None where there is none.
+
+    `posterior` is the digest of the one they were made with, if that is known. What they
+    promise holds for its predictions alone, so another is refused.
+    """
 
     abstain: AbstainRule | None = None
     sets: SetRule | None = None
     intervals: IntervalRule | None = None
     strange: StrangeRule | None = None
+    # Rules that decide alike are equal.
+    posterior: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -50,8 +59,35 @@ class Rules(ShownInNotebook):
 
     def by_name(self) -> dict[str, DecisionRule]:
         """List the rules that there are, by name."""
-        named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        named = {name: getattr(self, name) for name in _KINDS}
         return {name: rule for name, rule in named.items() if rule is not None}
+
+    def for_posterior(self, posterior: Posterior) -> Rules:
+        """Note the posterior that these rules go with, or check that it is that one.
+
+        Args:
+            posterior: The posterior whose predictions they decide on.
+
+        Returns:
+            The rules, with its digest.
+
+        Raises:
+            ArgumentError: If they were made with another, also if only its temperature is.
+        """
+        if not self.by_name():
+            return self
+        digest = find_posterior_digest(posterior)
+        if self.posterior not in (None, digest):
+            raise ArgumentError(
+                "rules must be those of this posterior, got some of another: "
+                f"{self._differ(digest)}. What they promise holds for that one alone. Make "
+                "them again with smidgen.make_rules, after the last change of the posterior."
+            )
+        return replace(self, posterior=digest)
+
+    def _differ(self, digest: str) -> str:
+        made = "unknown" if self.posterior is None else f"{self.posterior[:12]}…"
+        return f"its digest is {made}, this posterior's {digest[:12]}…"
 
     def to_json(self) -> dict[str, Any]:
         """List the rules that there are, ready for JSON."""
@@ -86,9 +122,23 @@ class Rules(ShownInNotebook):
 
         Returns:
             The file.
+
+        Raises:
+            StoreError: If there is a posterior that they were not made with.
         """
         path = as_path("folder", folder) / RULES_NOTE
-        return write_sealed_json(path, {"schema": _SCHEMA, "rules": self.to_json()})
+        there = read_posterior_digest(path.parent)
+        if there is not None and self.posterior not in (None, there):
+            raise StoreError(
+                f"{path.parent} must hold the posterior that the rules were made with, got "
+                f"another: {self._differ(there)}. Save that one, or make the rules again."
+            )
+        header = {
+            "schema": _SCHEMA,
+            "posterior": self.posterior or there,
+            "rules": self.to_json(),
+        }
+        return write_sealed_json(path, header)
 
     @classmethod
     def load(cls, folder: str | Path) -> Rules:
@@ -101,14 +151,24 @@ class Rules(ShownInNotebook):
             The rules.
 
         Raises:
-            StoreError: If they are missing, damaged, or of another version.
+            StoreError: If they are missing, damaged, of another version, or beside another
+                posterior than they were made with.
         """  # noqa: DOC502
         path = as_path("folder", folder) / RULES_NOTE
         header = read_sealed_json(path, what="file of rules", advice=_ADVICE)
         require_schema(path, header.get("schema"), _SCHEMA, "rules")
         with reading(path, "file of rules", _ADVICE):
-            if header.keys() != {"schema", "rules"} or not isinstance(
-                header["rules"], dict
-            ):
-                raise StoreError("it must hold 'schema' and 'rules' and nothing else")
-            return cls.from_json(header["rules"])
+            named = {"schema", "posterior", "rules"}
+            if header.keys() != named or not isinstance(header["rules"], dict):
+                raise StoreError(
+                    "it must hold 'schema', 'posterior' and 'rules' and nothing else"
+                )
+            made_with = convert_json(header["posterior"], str | None, "posterior")
+            rules = replace(cls.from_json(header["rules"]), posterior=made_with)
+            there = read_posterior_digest(path.parent)
+            if there not in (None, made_with) and rules.by_name():
+                raise StoreError(
+                    "they were made with another posterior than the one beside them: "
+                    f"{rules._differ(there)}"
+                )
+        return rules

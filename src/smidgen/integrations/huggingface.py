@@ -76,6 +76,7 @@ def load_classifier(
     seed: int = 0,
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
+    revision: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a sequence classifier and its tokenizer from safetensors.
 
@@ -88,6 +89,7 @@ def load_classifier(
             `torch.device` takes; the CPU by default.
         trust_remote_code: Run the code and kernels that the model's files ask for; without
             it such a model is refused.
+        revision: A commit, a tag or a branch on the hub; main by default.
 
     Returns:
         The model in evaluation mode, and its tokenizer, which has a pad token and
@@ -98,7 +100,12 @@ def load_classifier(
             tokenizer or has a trained head of another size; or there is no such device.
     """  # noqa: DOC502
     model, tokenizer, _ = _load(
-        name_or_folder, labels, seed, device, trust_remote_code=trust_remote_code
+        name_or_folder,
+        labels,
+        seed,
+        device,
+        trust_remote_code=trust_remote_code,
+        revision=revision,
     )
     return model, tokenizer
 
@@ -143,6 +150,7 @@ def _load(
     device: str | torch.device | None,
     *,
     trust_remote_code: bool = False,
+    revision: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, frozenset[str]]:
     """The model, its tokenizer, and the names of the weights missing from its folder."""
     if labels is not None and (isinstance(labels, bool) or labels < 1):
@@ -152,7 +160,9 @@ def _load(
     # Checked first: a model may take long to load.
     target = find_device("cpu" if device is None else device)
     with silence():
-        folder = find_model_folder(str(name_or_folder), trust_remote_code=trust_remote_code)
+        folder = find_model_folder(
+            str(name_or_folder), trust_remote_code=trust_remote_code, revision=revision
+        )
         try:
             # Only the CPU generator is seeded: that is where transformers builds heads.
             with torch.random.fork_rng(devices=[]):

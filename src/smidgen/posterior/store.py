@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smidgen.errors import ArgumentError, SmidgenError, StoreError, as_path
 from smidgen.outputs.likelihood import describe, from_description
@@ -29,19 +29,27 @@ from smidgen.posterior.base import (
 from smidgen.posterior.choice import Choice
 from smidgen.posterior.registry import POSTERIORS
 from smidgen.runtime.artifact import (
+    DIGEST,
     MALFORMED,
     Taken,
     fill_folder,
     find_keys,
     read_folder,
     reading,
+    require_digest,
     require_finite,
     require_schema,
+    seal_folder,
 )
 from smidgen.runtime.files import new_folder, recover, refuse_taken
 from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.memory import available_bytes, format_bytes
-from smidgen.runtime.reading import convert_json, make_from_json
+from smidgen.runtime.reading import (
+    convert_json,
+    make_from_json,
+    parse_object,
+    read_whole,
+)
 from smidgen.runtime.writing.claim import RUN_NOTE
 from smidgen.runtime.writing.rules_note import RULES_NOTE
 from smidgen.sparse.architectures import PlainNetwork
@@ -158,12 +166,24 @@ def _kind_of_file(path: Path) -> type[Delta] | type[Subset] | None:
     return next((kind for name, kind in _FILES.items() if name in keys), None)
 
 
+def find_posterior_digest(posterior: Posterior) -> str:
+    """Hash all that a posterior is: the digest of its folder, saved or not."""
+    config, tensors = _pack(posterior)
+    return str(seal_folder(config, tensors)[DIGEST])
+
+
+def read_posterior_digest(folder: Path) -> str | None:
+    """Read the digest of the posterior that is saved in a folder; None where none is."""
+    if not os.path.isfile(folder / _TENSORS):
+        return None
+    with reading(folder / _CONFIG, "posterior's config", _ADVICE):
+        config = parse_object(read_whole(folder / _CONFIG))
+        require_digest(config)
+        return str(config[DIGEST])
+
+
 def _write(posterior: Posterior, folder: Path) -> None:
-    tensors, settings = posterior.pack()
-    stored = _stored_fields(type(posterior))
-    if "subset" in stored:
-        indices, settings["subset"] = posterior.subset.to_tensors()
-        tensors = {**indices, **tensors}
+    config, tensors = _pack(posterior)
     for name, tensor in tensors.items():
         try:
             require_finite(name, tensor)
@@ -172,22 +192,31 @@ def _write(posterior: Posterior, folder: Path) -> None:
             raise StoreError(
                 f"the posterior cannot be saved: {error}. Fit it again."
             ) from error
+    fill_folder(folder / _CONFIG, folder / _TENSORS, config, tensors)
+    (folder / _CARD).write_text(posterior.card(), encoding="utf-8")
+
+
+def _pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Split a posterior into the config and the tensors of its folder."""
+    tensors, settings = posterior.pack()
+    stored = _stored_fields(type(posterior))
+    if "subset" in stored:
+        indices, settings["subset"] = posterior.subset.to_tensors()
+        tensors = {**indices, **tensors}
     if "fingerprint" in stored:
         settings["fingerprint"] = posterior.fingerprint
-    calibration = posterior.calibration
     config = {
         "schema": _SCHEMA,
         "method": posterior.method,
         "temperature": posterior.temperature,
         "likelihood": describe(posterior.likelihood),
         "num_data": posterior.num_data,
-        "tuning": describe_calibration(calibration),
+        "tuning": describe_calibration(posterior.calibration),
         **settings,
     }
     if posterior.choice is not None:
         config["choice"] = posterior.choice.to_json()
-    fill_folder(folder / _CONFIG, folder / _TENSORS, config, tensors)
-    (folder / _CARD).write_text(posterior.card(), encoding="utf-8")
+    return config, tensors
 
 
 def _stored_fields(kind: type[Posterior]) -> set[str]:

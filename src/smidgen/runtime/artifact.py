@@ -171,9 +171,14 @@ def fill_folder(
     """Write the config and the tensors of a folder that `files.new_folder` keeps whole."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(plain, str(tensor_path), metadata={"format": "smidgen"})
-    table = {_TABLE: {name: _describe(tensor) for name, tensor in plain.items()}}
-    text = dump_json(seal({**config, **table}, plain), indent=1)
+    text = dump_json(seal_folder(config, plain), indent=1)
     config_path.write_text(text + "\n", encoding="utf-8")
+
+
+def seal_folder(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Copy a folder's config with the table of its tensors, and the digest over both."""
+    table = {name: _describe(tensor) for name, tensor in tensors.items()}
+    return seal({**config, _TABLE: table}, tensors)
 
 
 def read_folder(

@@ -62,5 +62,8 @@ def _join(row: Any, number: int) -> str:
 
 
 def _is_text_or_gap(cell: Any) -> bool:
-    # Data frames write what is missing as NaN, which is not even itself.
+    # Data frames write what is missing as NaN, which is not even itself, or as pandas' NA and
+    # NaT; NA is neither true nor false when it is compared.
+    if type(cell).__name__ in ("NAType", "NaTType"):
+        return True
     return cell is None or isinstance(cell, str) or bool(cell != cell)

@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 _REPLACED = "a copy in peft's modules_to_save stands in its place"
-# Adapters that call their base layer, or leave it be, and use its weights in no other way.
-_CALLS_BASE = ("lora", "ia3", "adalora", "loha", "lokr", "vera", "oft")
+CALLS_BASE = ("lora", "ia3", "adalora", "loha", "lokr", "vera", "oft")
+"""Adapters that call their base layer, or leave it be, and use its weights in no other way."""
 
 
 class NeverRuns(str):
@@ -63,7 +63,7 @@ def _object_to_adapter(adapter: Any, inside: list[str]) -> str | None:
         if name in variants:
             kind = type(variants[name]).__name__.removesuffix("LinearVariant")
             return f"peft's {kind} uses these weights outside the layer's call"
-    if method not in _CALLS_BASE or (own and method != "lora"):
+    if method not in CALLS_BASE or (own and method != "lora"):
         return f"peft's {method} may use these weights outside the layer's call"
     return None
 

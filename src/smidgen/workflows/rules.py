@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -72,24 +73,21 @@ def make_rules(
         "posterior", posterior, Posterior, "The order is (posterior, model, batches)"
     )
     predictive, targets = _predict_labelled(posterior, model, batches, progress)
-    flags = _make_strange(predictive, rate)
+    made = Rules(strange=_make_strange(predictive, rate))
     if isinstance(predictive, ClassPredictive):
         part = _SET_COVERAGE if coverage is None else coverage
-        return Rules(
-            abstain=_try(
-                "to abstain",
-                lambda: abstain(
-                    predictive, targets, max_error=max_error, confidence=confidence
-                ),
+        answered = _try(
+            "to abstain",
+            lambda: abstain(
+                predictive, targets, max_error=max_error, confidence=confidence
             ),
-            sets=_make_sets(predictive, targets, part),
-            strange=flags,
         )
-    if isinstance(predictive, GaussianPredictive):
+        made = replace(made, abstain=answered, sets=_make_sets(predictive, targets, part))
+    elif isinstance(predictive, GaussianPredictive):
         part = _INTERVAL_COVERAGE if coverage is None else coverage
-        made = _try("for intervals", lambda: intervals(predictive, targets, coverage=part))
-        return Rules(intervals=made, strange=flags)
-    return Rules(strange=flags)
+        held = _try("for intervals", lambda: intervals(predictive, targets, coverage=part))
+        made = replace(made, intervals=held)
+    return made.for_posterior(posterior)
 
 
 def _try(purpose: str, make: Callable[[], _Made]) -> _Made | None:

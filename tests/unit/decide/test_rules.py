@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,7 +74,9 @@ def test_each_rule_goes_to_json_and_back(rules):
 def test_wrong_fields_are_refused(rules, tmp_path, change, message):
     stored = rules.to_json()
     stored["strange"] |= change
-    write_sealed_json(tmp_path / "rules.json", {"schema": 1, "rules": stored})
+    write_sealed_json(
+        tmp_path / "rules.json", {"schema": 2, "posterior": None, "rules": stored}
+    )
     with pytest.raises(StoreError, match=message):
         Rules.load(tmp_path)
 
@@ -86,13 +90,16 @@ def test_what_is_damaged_or_foreign_is_refused(rules, tmp_path):
     with pytest.raises(StoreError, match="damaged or edited"):
         Rules.load(tmp_path)
     write_sealed_json(path, {"schema": 7, "rules": {}})
-    with pytest.raises(StoreError, match="rules schema 7, this smidgen reads 1"):
+    with pytest.raises(StoreError, match="rules schema 7, this smidgen reads 2"):
         Rules.load(tmp_path)
-    write_sealed_json(path, {"schema": 1, "rules": {"guess": {}}})
+    write_sealed_json(path, {"schema": 2, "posterior": None, "rules": {"guess": {}}})
     with pytest.raises(StoreError, match="the rule 'guess' is unknown"):
         Rules.load(tmp_path)
-    write_sealed_json(path, {"schema": 1, "rules": {}, "more": 1})
-    with pytest.raises(StoreError, match="must hold 'schema' and 'rules' and nothing else"):
+    write_sealed_json(path, {"schema": 2, "rules": {}, "more": 1})
+    with pytest.raises(StoreError, match="must hold 'schema', 'posterior' and 'rules' and"):
+        Rules.load(tmp_path)
+    write_sealed_json(path, {"schema": 2, "posterior": 3, "rules": {}})
+    with pytest.raises(StoreError, match="posterior must not be '3'"):
         Rules.load(tmp_path)
 
 
@@ -101,13 +108,53 @@ def test_a_rule_of_another_kind_is_refused(rules):
         Rules(sets=rules.abstain)
 
 
-def test_a_posterior_with_rules_may_be_replaced(rules, tmp_path):
-    """Rules belong to their posterior: a new one starts without them."""
+def fit_posterior():
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     batches = [(torch.randn(20, 3), torch.arange(20) % 2)]
     subset = smidgen.select.last_layer(model)
-    posterior = smidgen.fit.laplace(model, batches, subset, progress=False)
+    return smidgen.fit.laplace(model, batches, subset, progress=False), model
+
+
+def test_rules_go_with_one_posterior(rules, tmp_path):
+    posterior, model = fit_posterior()
+    warm = posterior.with_temperature(2.0)
+    made = rules.for_posterior(posterior)
+    assert made == rules
+    assert made.for_posterior(posterior).posterior == made.posterior
+    with pytest.raises(ArgumentError, match="must be those of this posterior, got some of"):
+        made.for_posterior(warm)
+    with pytest.raises(ArgumentError, match="must be those of this posterior, got some of"):
+        made.for_posterior(replace(posterior, num_data=21))
+    own = smidgen.save(posterior, tmp_path / "own")
+    made.save(own)
+    assert Rules.load(own).posterior == made.posterior
+    assert Rules.load(own).for_posterior(smidgen.load(own, model)) == rules
+    other = smidgen.save(warm, tmp_path / "other")
+    with pytest.raises(
+        StoreError, match="must hold the posterior that the rules were made"
+    ):
+        made.save(other)
+    shutil.copy(own / "rules.json", other)
+    with pytest.raises(StoreError, match="with another posterior than the one beside them"):
+        Rules.load(other)
+
+
+def test_rules_that_were_put_together_are_those_of_the_posterior_beside(rules, tmp_path):
+    posterior, _ = fit_posterior()
+    rules.save(tmp_path / "alone")
+    assert Rules.load(tmp_path / "alone").posterior is None
+    folder = smidgen.save(posterior, tmp_path / "own")
+    rules.save(folder)
+    assert Rules.load(folder).posterior == rules.for_posterior(posterior).posterior
+    shutil.copy(tmp_path / "alone" / "rules.json", folder)
+    with pytest.raises(StoreError, match="its digest is unknown, this posterior's"):
+        Rules.load(folder)
+
+
+def test_a_posterior_with_rules_may_be_replaced(rules, tmp_path):
+    """Rules belong to their posterior: a new one starts without them."""
+    posterior, model = fit_posterior()
     folder = smidgen.save(posterior, tmp_path / "posterior")
     rules.save(folder)
     assert smidgen.load(folder, model).num_data == 20
@@ -139,6 +186,8 @@ def test_a_rule_that_cannot_be_is_refused(rules, tmp_path, name, change, message
     """Also with a right seal: nobody made it with these functions."""
     stored = json.loads(json.dumps(rules.to_json()))
     stored[name] |= change
-    write_sealed_json(tmp_path / "rules.json", {"schema": 1, "rules": stored})
+    write_sealed_json(
+        tmp_path / "rules.json", {"schema": 2, "posterior": None, "rules": stored}
+    )
     with pytest.raises(StoreError, match=message):
         Rules.load(tmp_path)

@@ -6,6 +6,7 @@ import pickle
 import warnings
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -63,7 +64,6 @@ def test_it_learns_and_says_how_sure_it_is(fitted):
 
 
 def test_texts_come_in_any_common_form(fitted):
-    pandas = pytest.importorskip("pandas")
     X, _ = texts(7, seed=2)
     expected = fitted.predict_proba(X)
     forms = (
@@ -81,7 +81,6 @@ def test_texts_come_in_any_common_form(fitted):
 
 
 def test_several_columns_make_one_text(folder):
-    pandas = pytest.importorskip("pandas")
     X, y = texts(100)
     frame = pandas.DataFrame({"title": X, "body": ["d"] * 99 + [None]})
     classifier = make(folder, epochs=1).fit(frame, y)
@@ -150,6 +149,8 @@ def test_it_is_cloned_and_stored(fitted):
         (["a", None], DataError, "a text in every row, got None in row 1"),
         (["a", " "], DataError, "a text in every row, got ' ' in row 1"),
         ([["a", float("nan")], [None, None]], DataError, "got None in row 1"),
+        (["a", pandas.NA], DataError, "got <NA> in row 1"),
+        ([["a", pandas.NA], [pandas.NaT, pandas.NA]], DataError, "got NaT in row 1"),
     ],
 )
 def test_what_is_no_text_is_refused(fitted, X, error, message):

@@ -25,7 +25,11 @@ Base = Annotated[
     ),
 ]
 Revision = Annotated[
-    str | None, Option("--revision", help="Commit, tag or branch of the base.")
+    str | None,
+    Option(
+        "--revision",
+        help="Commit, tag or branch of the base, or of MODEL where that is its own.",
+    ),
 ]
 BaseFolder = Annotated[
     Path | None,
@@ -80,8 +84,16 @@ def pack(
         "label": label,
         "max_length": max_length,
     }
-    predictor = join_folders(model, posterior, typed, options=noted.NOTED_OPTIONS)
-    if base is None and not Path(model).expanduser().is_dir():
+    # Where no other base is named, a model of the Hub is its own.
+    is_own_base = base is None and not Path(model).expanduser().is_dir()
+    predictor = join_folders(
+        model,
+        posterior,
+        typed,
+        options=noted.NOTED_OPTIONS,
+        revision=revision if is_own_base else None,
+    )
+    if is_own_base:
         base = model
     save_predictor(
         predictor,

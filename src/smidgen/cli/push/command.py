@@ -35,6 +35,14 @@ Report = Annotated[
         "--report", help="Also put the record and the page there, which show test rows."
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    Option(
+        "--overwrite",
+        help="Write into a repository that holds other files, in place of those of the same "
+        "names.",
+    ),
+]
 
 
 def push(
@@ -45,6 +53,7 @@ def push(
     message: Message = None,
     base: Base = None,
     report: Report = False,
+    overwrite: Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Put a ready folder, a posterior or a delta into a repository on the Hub."""
@@ -58,6 +67,7 @@ def push(
         commit_message=message,
         base=base,
         report=report,
+        overwrite=overwrite,
     )
     out.print(f"Pushed to {address}", markup=False, soft_wrap=True)
     out.print(f'Load it: smidgen.load("{name}")', markup=False)

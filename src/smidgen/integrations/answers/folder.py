@@ -29,6 +29,7 @@ from smidgen.integrations.devices import find_device
 from smidgen.integrations.huggingface import silence
 from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
 from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
+from smidgen.integrations.sharing.adapter_config import check_adapter_config
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.reading import (
@@ -253,6 +254,7 @@ def _add_saved(model: PreTrainedModel, folder: Path) -> Any:
                 "again."
             )
         refuse_outside(folder / file, folder)
+    check_adapter_config(folder / _ADAPTER[0], base=None, advice="Fine-tune again.")
     with open_regular(folder / _ADAPTER[1]), silence():
         try:
             adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)

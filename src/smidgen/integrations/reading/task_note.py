@@ -7,8 +7,9 @@ refuse or say what differs.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ TASK_NOTE = "task.json"
 """The file of the note, in a model's folder or in one that `smidgen run` made."""
 TaskKind = Literal["text", "table", "images"]
 _SCHEMA = 1
+_MOST_ROWS = 10_000_000
+"""Rows that a note may speak of: they are listed in memory when it is read."""
 _ADVICE = "Make the folder again with 'smidgen run' or 'smidgen finetune'."
 
 
@@ -154,21 +157,32 @@ class TaskNote:
             name: convert_json(values[name], kind, name) for name, kind in types.items()
         }
         scaling, split = values["scaling"], values["split"]
+        files = tuple(
+            DataFile(str(file["path"]), int(file["rows"]), str(file["digest"]))
+            for file in values["files"]
+        )
         return cls(
             **plain,
             scaling=None if scaling is None else Scaling.from_json(scaling),
-            files=tuple(
-                DataFile(str(file["path"]), int(file["rows"]), str(file["digest"]))
-                for file in values["files"]
-            ),
-            split=None
-            if split is None
-            else SplitNote(
-                int(split["seed"]),
-                convert_json(split["shares"], dict[str, float], "shares"),
-                {name: read_ranges(part) for name, part in split["rows"].items()},
-            ),
+            files=files,
+            split=None if split is None else _read_split(split, files),
         )
+
+
+def _read_split(values: Mapping[str, Any], files: Sequence[DataFile]) -> SplitNote:
+    """Read which rows went where: rows that the files have, each in one part."""
+    count = sum(file.rows for file in files)
+    if not all(file.rows >= 0 for file in files) or count > _MOST_ROWS:
+        raise StoreError(f"its files must have 0 to {_MOST_ROWS:,} rows, got {count:,}")
+    rows: dict[str, tuple[int, ...]] = {}
+    left = count
+    for name, part in values["rows"].items():
+        rows[name] = read_ranges(part, count)
+        left -= len(rows[name])
+        if left < 0:
+            raise StoreError(f"its parts have more rows than the {count:,} of its files")
+    shares = convert_json(values["shares"], dict[str, float], "shares")
+    return SplitNote(int(values["seed"]), shares, rows)
 
 
 def find_note(folder: str | Path) -> TaskNote | None:
@@ -225,10 +239,18 @@ def write_ranges(rows: Iterable[int]) -> str:
     return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in spans)
 
 
-def read_ranges(text: str) -> tuple[int, ...]:
-    """Read what `write_ranges` wrote."""
-    rows: list[int] = []
-    for span in text.split(",") if text else ():
-        first, _, last = span.partition("-")
-        rows += range(int(first), int(last or first) + 1)
-    return tuple(rows)
+def read_ranges(text: str, count: int) -> tuple[int, ...]:
+    """Read what `write_ranges` wrote of rows below a count; a row stands in it once."""
+    spans: list[range] = []
+    end = 0
+    # Checked before anything is as long as it says.
+    for written in text.split(",") if text else ():
+        first, _, last = written.partition("-")
+        span = range(int(first), int(last or first) + 1)
+        if not end <= span.start < span.stop <= count:
+            raise StoreError(
+                f"its rows {written[:40]!r} must be of {count:,}, in order and each once"
+            )
+        spans.append(span)
+        end = span.stop
+    return tuple(chain.from_iterable(spans))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from smidgen.errors import StoreError
+from smidgen.integrations.sharing.hub import HUB_NAME
 from smidgen.runtime.artifact import (
     read_sealed_json,
     reading,
@@ -18,6 +20,8 @@ BASE_NOTE = "base.json"
 """The file of the note, in the folder of a model."""
 SAVE_AGAIN = "Save the predictor again."
 """What to do about a damaged folder."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
+"""How a commit on the Hub is written."""
 _SCHEMA = 1
 
 
@@ -79,3 +83,32 @@ def read_base_note(folder: Path) -> tuple[NamedBase, dict[str, str]]:
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             raise StoreError("it names a file outside of its folder")
         return make_from_json(NamedBase, header["base"]), files
+
+
+def require_hub_base(folder: Path) -> None:
+    """Refuse a model on a base that others cannot get, or that is theirs to name.
+
+    Args:
+        folder: The folder of a model that is shared; it may have no base.
+
+    Raises:
+        StoreError: If its base is no model on the Hub with its commit.
+    """
+    if not (folder / BASE_NOTE).is_file():
+        return
+    base, _ = read_base_note(folder)
+    if not HUB_NAME.fullmatch(base.name) or not COMMIT.fullmatch(base.revision or ""):
+        raise StoreError(
+            f"{folder} cannot be shared: its base must be a model on the Hub with its commit, "
+            f"got {base.name[:80]!r} at {str(base.revision)[:80]!r}. Save the predictor again "
+            "with base='user/model' and revision=..., or without a base."
+        )
+
+
+def refuse_network_folder(base: NamedBase) -> None:
+    """Refuse a base that is a folder of another machine, before the system is asked for it."""
+    if base.name.replace("\\", "/").startswith("//"):
+        raise StoreError(
+            f"its base is a folder of another machine, {base.name[:80]!r}, which is not opened "
+            "unasked. If you trust it, pass base= with that folder."
+        )

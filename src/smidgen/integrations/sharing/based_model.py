@@ -8,7 +8,6 @@ and the tokenizer. Another base is refused by its hash, and every file here by i
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from smidgen.errors import ArgumentError, StoreError
 from smidgen.integrations.huggingface import load_tokenizer, load_with_head, silence
-from smidgen.integrations.model_folder import check_model_file, find_model_folder
+from smidgen.integrations.model_folder import find_model_folder
+from smidgen.integrations.sharing.adapter_config import check_adapter_config
 from smidgen.integrations.sharing.base_note import (
+    COMMIT,
     SAVE_AGAIN,
     NamedBase,
     read_base_note,
+    refuse_network_folder,
     write_base_note,
 )
 from smidgen.runtime.artifact import (
@@ -44,7 +46,6 @@ from smidgen.weights.delta import Delta
 
 _ADAPTER, _DELTA, _TENSORS = "adapter", "delta.safetensors", "tensors.safetensors"
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _MOST_WHOLE = 0.25
 """The largest part of a model that may be stored as whole tensors beside a base."""
 
@@ -120,6 +121,8 @@ def load_based_model(
             refuse_outside(folder / file, folder)
             if hash_file(folder / file) != digest:
                 raise StoreError("it was damaged or edited, its digest is another")
+    if base is None:
+        refuse_network_folder(noted)
     place = find_model_folder(
         str(base or noted.name), revision=None if base else noted.revision
     )
@@ -133,7 +136,7 @@ def load_based_model(
         )
     config = folder / _ADAPTER / _ADAPTER_FILES[0]
     if config.exists():
-        check_model_file(config)
+        check_adapter_config(config, base=noted.name, advice=SAVE_AGAIN)
     with reading(folder, "model on a named base", SAVE_AGAIN):
         model = _put_on(fresh.model, folder, files)
     return model.eval(), load_tokenizer(folder, fresh.model)
@@ -216,4 +219,4 @@ def _find_commit(place: Path, revision: str | None) -> str | None:
     """Find the commit of a folder of the Hub's cache; else the revision, if it is a commit."""
     if place.parent.name == "snapshots":
         return place.name
-    return revision if revision is not None and _COMMIT.fullmatch(revision) else None
+    return revision if revision is not None and COMMIT.fullmatch(revision) else None

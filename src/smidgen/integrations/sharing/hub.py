@@ -6,7 +6,7 @@ No pickle is fetched, nothing is run, and no link may leave the cache of its rep
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -17,16 +17,22 @@ from typing import Any
 from smidgen.errors import ArgumentError, StoreError, how_to_install, reason
 from smidgen.runtime.reading import refuse_outside
 
+SINGLE_FILES = {
+    "smidgen-delta": "delta.safetensors",
+    "smidgen-subset": "subset.safetensors",
+}
+"""What a delta and a subset are called in a repository, by the key of their header."""
 SHARED = (
     *("task.json", "record.json", "report.html", "README.md"),
     *("config.json", "posterior.safetensors", "rules.json"),
-    *("delta.safetensors", "subset.safetensors"),
+    *SINGLE_FILES.values(),
     *("posterior/*.json", "posterior/*.safetensors", "posterior/*.md"),
     *("model/*.json", "model/*.safetensors", "model/*.txt", "model/*.model"),
 )
 """Every file that a shared folder may have, as patterns of its path."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """How a repository on the Hub is named: who owns it, and what it is called."""
+_MADE_BY_HUB = frozenset((".gitattributes", "README.md"))
 
 
 def fetch_repository(name: str, *, revision: str | None = None) -> Path:
@@ -64,7 +70,13 @@ def fetch_repository(name: str, *, revision: str | None = None) -> Path:
 
 
 def push_folder(
-    folder: Path, name: str, *, private: bool | None, revision: str | None, message: str
+    folder: Path,
+    name: str,
+    *,
+    private: bool | None,
+    revision: str | None,
+    message: str,
+    overwrite: bool = False,
 ) -> str:
     """Put a folder into a repository on the Hub, in place of what smidgen had there.
 
@@ -74,13 +86,20 @@ def push_folder(
         private: Whether a new one is private; None for the account's default.
         revision: The branch, which is made if it is missing; main by default.
         message: What the commit says.
+        overwrite: Write into a repository that holds other files, in place of those of
+            the same names.
 
     Returns:
         The address of the commit.
+
+    Raises:
+        StoreError: If the repository holds files, and nothing of smidgen's.
     """
     hub = _import_hub()
     with _explaining(name, revision, "written"):
         api = hub.HfApi()
+        if not overwrite:
+            _refuse_foreign(name, _list_there(api, name, revision))
         api.create_repo(name, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(name, branch=revision, exist_ok=True)
@@ -98,12 +117,38 @@ def push_folder(
 
 def is_shared_folder(folder: Path) -> bool:
     """Tell whether a folder holds what smidgen saves."""
-    ready = (folder / "task.json").is_file() and (
-        folder / "posterior/config.json"
-    ).is_file()
-    posterior = (folder / "posterior.safetensors").is_file()
-    files = ("delta.safetensors", "subset.safetensors")
-    return ready or posterior or any((folder / file).is_file() for file in files)
+    return _is_shared(lambda file: (folder / file).is_file())
+
+
+def _is_shared(has: Callable[[str], bool]) -> bool:
+    ready = has("task.json") and has("posterior/config.json")
+    return ready or any(map(has, ("posterior.safetensors", *SINGLE_FILES.values())))
+
+
+def _list_there(api: Any, name: str, revision: str | None) -> list[str]:
+    """List the files of a repository's branch; none of a repository that is not there."""
+    errors = import_module("huggingface_hub.errors")
+    try:
+        return list(api.list_repo_files(name, revision=revision))
+    except errors.RepositoryNotFoundError:
+        return []
+    except errors.RevisionNotFoundError:
+        # A new branch begins as the main one.
+        return list(api.list_repo_files(name))
+
+
+def _refuse_foreign(name: str, there: list[str]) -> None:
+    """Refuse a repository with files that smidgen did not put there."""
+    others = sorted(set(there) - _MADE_BY_HUB)
+    if not others or _is_shared(there.__contains__):
+        return
+    shown = ", ".join(others[:3])
+    more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+    raise StoreError(
+        f"{name} on the Hub must be new, empty or of smidgen's making, got one that holds "
+        f"{shown}{more}: pushing would replace or delete some. Give another name, or pass "
+        "overwrite=True (--overwrite)."
+    )
 
 
 def is_shared_file(path: str) -> bool:

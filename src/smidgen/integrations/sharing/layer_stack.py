@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NoReturn
 
 from torch import nn
@@ -113,22 +114,44 @@ def describe_stack(model: nn.Module) -> LayerStack:
     described = _describe(model, "model")
     if described["kind"] != _STACK:
         _refuse(model, "model")
+    _refuse_tied(model)
     return LayerStack(tuple(described["layers"]))
 
 
 def _list_layers(stack: nn.Sequential, path: str) -> list[dict[str, Any]]:
+    # Not `named_children`, which leaves out a layer that it met before: one activation may
+    # stand in several places, and is several when it is built.
     return [
         {"name": name, **_describe(layer, f"{path}.{name}")}
-        for name, layer in stack.named_children()
+        for name, layer in stack._modules.items()
+        if layer is not None
     ]
+
+
+def _refuse_tied(model: nn.Module) -> None:
+    """Refuse weights that stand in several places: built again, each would have its own."""
+    places: dict[int, str] = {}
+    held = chain(
+        model.named_parameters(remove_duplicate=False),
+        model.named_buffers(remove_duplicate=False),
+    )
+    for name, tensor in held:
+        first = places.setdefault(id(tensor), name)
+        if first != name:
+            raise ArgumentError(
+                f"model must have weights of its own in every layer, got those of {first!r} "
+                f"again as {name!r}. Give each place a layer of its own, or share its posterior "
+                "alone: smidgen.save it, and smidgen.load it beside the model."
+            )
 
 
 def _describe(layer: nn.Module, path: str) -> dict[str, Any]:
     # A subclass, or a layer with hooks or parametrizations, may do anything else.
-    changed = layer._forward_hooks or layer._forward_pre_hooks
+    hooks = layer._forward_hooks or layer._forward_pre_hooks
+    changed = hooks or "forward" in vars(layer)
     if type(layer) is nn.Sequential and not changed:
         return {"kind": _STACK, "layers": _list_layers(layer, path)}
-    if type(layer) not in _LAYERS or changed or "forward" in vars(layer):
+    if type(layer) not in _LAYERS or changed:
         _refuse(layer, path)
     made_with = {}
     for name in _LAYERS[type(layer)]:
@@ -163,7 +186,7 @@ def _build(layer: Mapping[str, Any]) -> nn.Module:
 
 def _refuse(layer: nn.Module, path: str) -> NoReturn:
     raise ArgumentError(
-        f"model must be an nn.Sequential of torch's own layers, got {type(layer).__name__} as "
-        f"{path}. Build it of these, or share its posterior alone: smidgen.save it, and "
-        "smidgen.load it beside the model."
+        "model must be an nn.Sequential of torch's own layers, without hooks or a forward of "
+        f"their own, got {type(layer).__name__} as {path}. Build it of these, or share its "
+        "posterior alone: smidgen.save it, and smidgen.load it beside the model."
     )

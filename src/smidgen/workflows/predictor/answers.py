@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from html import escape
 from textwrap import shorten
 from typing import Any, overload
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from smidgen.decide import Rules
 from smidgen.outputs.predictive import ClassPredictive, GaussianPredictive, Predictive
 from smidgen.runtime.artifact import dump_json
-from smidgen.runtime.text_table import format_table
+from smidgen.runtime.showing.html import Printed, PrintedTable, ShownAsTable
 from smidgen.workflows.run.task_model import TaskModel
 
 _PLAIN_WIDTH = 1.96
@@ -59,7 +58,7 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Answers(Sequence[Answer]):
+class Answers(ShownAsTable, Sequence[Answer]):
     """What a predictor says of rows, in their order.
 
     Args:
@@ -95,22 +94,15 @@ class Answers(Sequence[Answer]):
         return Answer(**taken)
 
     def __repr__(self) -> str:
-        shown = [
-            list(self.columns),
-            *zip(*(map(_show, column) for column in self._first()), strict=True),
-        ]
-        return "\n".join(
-            [format_table(shown, left=range(len(self.columns))), *self._rest()]
-        )
+        return str(self)
 
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(_show(cell))}</td>' for cell in row)}</tr>"
-            for row in zip(*self._first(), strict=True)
-        )
-        rest = "".join(f"<p>{escape(line)}</p>" for line in self._rest())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{rest}"
+    def printed_parts(self) -> list[Printed]:
+        """List the table of the first answers, and how many more there are."""
+        first = [map(_show, column[:_SHOWN]) for column in self.columns.values()]
+        rows = [list(self.columns), *map(list, zip(*first, strict=True))]
+        parts: list[Printed] = [PrintedTable(rows, left=range(len(self.columns)))]
+        more = len(self) - _SHOWN
+        return [*parts, f"… and {more:,} more"] if more > 0 else parts
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """List the answers as dicts of what applies, ready for JSON."""
@@ -126,13 +118,6 @@ class Answers(Sequence[Answer]):
         if "set" in columns:
             columns["set"] = ["|".join(names) for names in columns["set"]]
         return columns
-
-    def _first(self) -> list[Sequence[Any]]:
-        return [column[:_SHOWN] for column in self.columns.values()]
-
-    def _rest(self) -> list[str]:
-        more = len(self) - _SHOWN
-        return [f"… and {more:,} more"] if more > 0 else []
 
 
 def make_answers(task: TaskModel, rules: Rules, predictive: Predictive) -> Answers:
@@ -167,7 +152,7 @@ def _list_classes(
 ) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         "answer": [names[number] for number in predictive.predicted.tolist()],
-        "confidence": _round(predictive.confidence),
+        "confidence": predictive.confidence.tolist(),
     }
     if rules.sets is not None:
         columns["set"] = [
@@ -187,15 +172,11 @@ def _list_numbers(
         low, high = rules.intervals.apply(predictive)
     # (B, 1) each, in the model's unit.
     ends = {"answer": predictive.mean, "low": low, "high": high}
-    return {name: _round(task.unscale(values)[:, 0]) for name, values in ends.items()}
-
-
-def _round(values: Tensor) -> list[float]:
-    """Six significant digits: more than any of it is worth."""
-    return [float(f"{value:.6g}") for value in values.tolist()]
+    return {name: task.unscale(values)[:, 0].tolist() for name, values in ends.items()}
 
 
 def _show(value: Any) -> str:
+    """Write a value for a table that people read; all else has every digit."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):

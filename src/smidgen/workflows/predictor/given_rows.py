@@ -21,6 +21,7 @@ from smidgen.integrations.reading.images import (
 )
 from smidgen.integrations.reading.scaling import CategoryColumn, NumberColumn
 from smidgen.integrations.reading.task_note import TaskNote
+from smidgen.runtime.importing.foreign_tables import name_table, read_foreign_columns
 from smidgen.workflows.run.dividing import TaskRows
 from smidgen.workflows.run.rows import make_rows
 
@@ -72,10 +73,14 @@ def list_row_columns(note: TaskNote) -> tuple[str, ...]:
 def _find_columns(note: TaskNote, rows: Any) -> dict[str, Sequence[Any]]:
     """Find the values of each column, whatever holds them."""
     needed = list_row_columns(note)
-    if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # a DataFrame of pandas
-        return _take_columns(needed, {str(name): rows[name].tolist() for name in rows})
-    if hasattr(rows, "column_names") and hasattr(rows, "features"):  # of datasets
-        return _take_columns(needed, {name: rows[name][:] for name in rows.column_names})
+    if name_table(rows) is not None:
+        return _take_columns(needed, read_foreign_columns(rows)[0])
+    if hasattr(rows, "columns"):
+        # Some of these yield the names of their columns.
+        raise DataError(
+            f"rows must be a DataFrame of pandas or a list of rows, got {type(rows).__name__}. "
+            "Convert it, such as with rows.to_pandas()."
+        )
     if isinstance(rows, Tensor):
         rows = rows.detach().cpu().numpy()
     if hasattr(rows, "tolist"):

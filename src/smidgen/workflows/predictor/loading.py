@@ -10,7 +10,8 @@ from torch import nn
 
 from smidgen.errors import ArgumentError, StoreError, as_path
 from smidgen.integrations.reading.task_note import TASK_NOTE
-from smidgen.integrations.sharing.hub import HUB_NAME, fetch_repository
+from smidgen.integrations.sharing.base_note import require_hub_base
+from smidgen.integrations.sharing.hub import HUB_NAME, SINGLE_FILES, fetch_repository
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
 from smidgen.posterior.store import load_saved
@@ -92,15 +93,19 @@ def find_shared(path: Path, *, revision: str | None = None) -> Path:
     Returns:
         What is here, or the folder in the cache; of a repository with one delta or subset
         alone, its file.
-    """
+
+    Raises:
+        StoreError: If what comes from the Hub names a base that is no commit of the Hub.
+    """  # noqa: DOC502
     recover(path)
     name = path.as_posix()
     if os.path.exists(path) or (revision is None and not HUB_NAME.fullmatch(name)):
         return path
     folder = fetch_repository(name, revision=revision)
+    require_hub_base(folder / "model")
     if (folder / TASK_NOTE).is_file() or (folder / "posterior.safetensors").is_file():
         return folder
-    files = (folder / file for file in ("delta.safetensors", "subset.safetensors"))
+    files = (folder / file for file in SINGLE_FILES.values())
     return next((file for file in files if file.is_file()), folder)
 
 

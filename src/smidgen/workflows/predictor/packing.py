@@ -29,6 +29,7 @@ def join_folders(
     typed: Mapping[str, Any],
     *,
     options: Mapping[str, str],
+    revision: str | None = None,
 ) -> Predictor:
     """Load a model, its posterior beside it, and the rules that are there.
 
@@ -37,6 +38,7 @@ def join_folders(
         posterior: The folder of the posterior.
         typed: What was typed of the columns and the length of texts; None for what was not.
         options: What types each, for errors.
+        revision: Which version of a model on the Hub; main by default.
 
     Returns:
         The predictor.
@@ -51,7 +53,7 @@ def join_folders(
         )
     note = find_note(model)
     if note is None:
-        network, tokenizer = load_text_model(model, device="cpu")
+        network, tokenizer = load_text_model(model, device="cpu", revision=revision)
         note = _describe(network, tokenizer, typed)
         likened: Any = network
     else:

@@ -25,12 +25,15 @@ class Predictor:
     Args:
         task: The model, and what its training saw.
         posterior: A posterior of the model.
-        rules: The rules of the posterior.
+        rules: The rules of the posterior; those of another are refused.
     """
 
     task: TaskModel
     posterior: Posterior
     rules: Rules
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", self.rules.for_posterior(self.posterior))
 
     def __call__(self, rows: Any, *, batch_size: int | None = None) -> Answers:
         """Answer rows that are in memory, all of them at once.

@@ -12,9 +12,10 @@ from pathlib import Path
 from smidgen.decide import Rules
 from smidgen.errors import ArgumentError, StoreError, as_path
 from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
-from smidgen.integrations.sharing.base_note import BASE_NOTE, read_base_note
+from smidgen.integrations.sharing.base_note import require_hub_base
 from smidgen.integrations.sharing.hub import (
     HUB_NAME,
+    SINGLE_FILES,
     check_hub_name,
     is_shared_file,
     is_shared_folder,
@@ -26,7 +27,6 @@ from smidgen.workflows.run.ready_folder import CARD, RunParts
 _WITH_ROWS = ("record.json", "report.html")
 _LOADED = re.compile(r'smidgen\.load\("[^"]*"')
 _TYPED = re.compile(r"^smidgen (predict|evaluate) .+ (--data|--test) ", re.MULTILINE)
-_FILES = {"smidgen-delta": "delta.safetensors", "smidgen-subset": "subset.safetensors"}
 
 
 def push_to_hub(
@@ -38,6 +38,7 @@ def push_to_hub(
     commit_message: str | None = None,
     base: str | None = None,
     report: bool = False,
+    overwrite: bool = False,
 ) -> str:
     """Put what smidgen saved into a repository on the Hugging Face Hub.
 
@@ -52,13 +53,16 @@ def push_to_hub(
             card.
         report: Put the record and the page there too. They show rows of the test data, so by
             default they stay here; the card has their numbers.
+        overwrite: Write into a repository that holds other files, and nothing of smidgen's,
+            in place of those of the same names.
 
     Returns:
         The address of the commit.
 
     Raises:
         ArgumentError: If the name is none, or the Hub refuses.
-        StoreError: If there is nothing of smidgen's, or it would open nowhere else.
+        StoreError: If there is nothing of smidgen's, it would open nowhere else, or the
+            repository holds other files.
     """
     path = as_path("folder", folder)
     check_hub_name(name)
@@ -74,11 +78,20 @@ def push_to_hub(
             _settle_ready(stage)
         _settle_card(stage, name, base)
         message = commit_message or f"Upload {path.name} with smidgen"
-        return push_folder(stage, name, private=private, revision=revision, message=message)
+        return push_folder(
+            stage,
+            name,
+            private=private,
+            revision=revision,
+            message=message,
+            overwrite=overwrite,
+        )
 
 
 def _stage_file(path: Path, stage: Path) -> None:
-    named = next((file for key, file in _FILES.items() if key in find_keys(path)), None)
+    named = next(
+        (file for key, file in SINGLE_FILES.items() if key in find_keys(path)), None
+    )
     if named is None:
         raise StoreError(
             f"{path} must be the file of a delta or a subset, or a folder that smidgen made. "
@@ -122,14 +135,7 @@ def _settle_ready(stage: Path) -> None:
     note = TaskNote.load(stage)
     if parts.rules.exists():
         Rules.load(parts.posterior)
-    if (parts.model / BASE_NOTE).exists():
-        base, _ = read_base_note(parts.model)
-        if base.revision is None or not HUB_NAME.fullmatch(base.name):
-            raise StoreError(
-                f"its base must be a model on the Hub with its commit to be shared, got "
-                f"{base.name!r}. Save the predictor again with base='user/model' and "
-                "revision=..., or without a base."
-            )
+    require_hub_base(parts.model)
     files = tuple(replace(file, path=Path(file.path).name) for file in note.files)
     name = note.base
     if name is not None and not HUB_NAME.fullmatch(name):

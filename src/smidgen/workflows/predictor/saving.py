@@ -8,16 +8,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from smidgen import report
-from smidgen.errors import ArgumentError, StoreError, as_path, require_kind
+from smidgen.errors import ArgumentError, SmidgenError, StoreError, as_path, require_kind
 from smidgen.integrations.model_folder import CONFIG
 from smidgen.integrations.plain_model import save_plain_model
 from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.integrations.sharing.layer_stack import describe_stack
+from smidgen.integrations.text import TextTable
 from smidgen.outputs.batches import model_outputs
 from smidgen.posterior.store import save
+from smidgen.prediction.point import point_outputs
 from smidgen.runtime.files import new_folder
 from smidgen.runtime.guard import fingerprint
 from smidgen.runtime.record import Record
@@ -25,8 +28,12 @@ from smidgen.weights.delta import Delta
 from smidgen.workflows.predictor.card import write_card
 from smidgen.workflows.predictor.predictor import Predictor
 from smidgen.workflows.run.ready_folder import CARD, RunParts, refuse_taken_ready
-from smidgen.workflows.run.task_model import load_task_model
+from smidgen.workflows.run.task_model import TaskModel, load_task_model
 from smidgen.workflows.run.text_base import save_text_model
+
+_PROBED = ("the same again", "a text of some more words, 12 of them", "a b c d")
+_SAME = 0.01
+"""How far outputs may be off, relative to them: another device, or half precision."""
 
 
 def save_predictor(
@@ -102,7 +109,7 @@ def save_predictor(
             report.write(record, parts.page)
         card = write_card(str(folder), note, predictor.rules, record, revision=revision)
         (work / CARD).write_text(card, encoding="utf-8")
-        _require_same(parts, note, network, base_folder)
+        _require_same(parts, predictor, note, base_folder)
         # Somebody may have written there meanwhile.
         refuse_taken_ready(folder, overwrite=overwrite)
     return folder
@@ -139,13 +146,42 @@ def _import_based_model() -> Any:
 
 
 def _require_same(
-    parts: RunParts, note: TaskNote, network: nn.Module, base: str | Path | None
+    parts: RunParts, predictor: Predictor, note: TaskNote, base: str | Path | None
 ) -> None:
-    """Open what was written, and refuse it if its weights are others."""
-    opened = load_task_model(parts.model, note, base=base).problem.model
-    if fingerprint(opened) != fingerprint(network):
+    """Open what was written, and refuse it if its weights or its outputs are others."""
+    task = predictor.task
+    opened = load_task_model(parts.model, note, base=base)
+    if fingerprint(opened.problem.model) != fingerprint(task.problem.model):
         raise StoreError(
             "the model must have the same weights when it is opened again, and has others: "
             "transformers ties or converts some. Save it with save_pretrained, open that, and "
             "fit its posterior anew."
         )
+    try:
+        before = _find_probe_outputs(task)
+    except SmidgenError:
+        return  # It takes other rows than its task says.
+    after = _find_probe_outputs(opened)
+    if before.shape != after.shape or (before - after).norm() > _SAME * before.norm():
+        raise StoreError(
+            "the model must give the same outputs when it is opened again, and gives others "
+            f"of the same weights: {type(task.problem.model).__name__} computes more than its "
+            "files say. Share its posterior alone: smidgen.save it, and smidgen.load it beside "
+            "the model."
+        )
+
+
+def _find_probe_outputs(task: TaskModel) -> Tensor:
+    """Compute a model's outputs of a few made-up rows of its kind, (N, C)."""
+    note, draw = task.note, torch.Generator().manual_seed(0)
+    rows: Any = None
+    if note.kind == "text":
+        pairs = None if note.text_pair is None else _PROBED[::-1]
+        rows = task.batch(TextTable(_PROBED, pairs))
+    elif note.shape is not None:
+        low, high = note.span or (0.0, 1.0)
+        shape = (len(_PROBED), *note.shape)
+        rows = [low + (high - low) * torch.rand(shape, generator=draw)]
+    elif note.scaling is not None:
+        rows = [torch.randn(len(_PROBED), note.scaling.width, generator=draw)]
+    return point_outputs(task.problem, rows, progress=False)[0]

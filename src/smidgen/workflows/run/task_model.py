@@ -42,6 +42,13 @@ class TaskModel:
     tokenizer: PreTrainedTokenizerBase | None = None
     _tokenizing: Any = field(default_factory=Lock, init=False, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process, or beside this one, has a lock of its own.
+        return {n: v for n, v in vars(self).items() if n != "_tokenizing"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _tokenizing=Lock())
+
     def batch(
         self,
         rows: TaskRows,

@@ -57,14 +57,19 @@ def load_text_base(
 
 
 def load_text_model(
-    folder: str | Path, *, device: str, base: str | Path | None = None
+    folder: str | Path,
+    *,
+    device: str,
+    base: str | Path | None = None,
+    revision: str | None = None,
 ) -> tuple[Any, Any]:
     """Load a trained text model and its tokenizer, or put it together from its named base.
 
     Args:
-        folder: The folder of the model.
+        folder: The folder of the model, or its name on the Hub.
         device: Where to compute.
         base: A folder with the base, if the model names one.
+        revision: Which version of a model on the Hub.
 
     Returns:
         The model and its tokenizer.
@@ -84,7 +89,9 @@ def load_text_model(
             f"base must be left out for a model that is stored whole, got {str(base)!r}. The "
             "folder needs no other."
         )
-    network, tokenizer = _huggingface().load_classifier(folder, device=device)
+    network, tokenizer = _huggingface().load_classifier(
+        folder, device=device, revision=revision
+    )
     return network, tokenizer
 
 

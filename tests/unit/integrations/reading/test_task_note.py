@@ -1,6 +1,7 @@
 """What training saw is stored, sealed, and what differs is refused."""
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -16,6 +17,7 @@ from smidgen.integrations.reading.task_note import (
     use_note,
     write_ranges,
 )
+from smidgen.runtime.artifact import write_sealed_json
 
 OPTIONS = {"columns": "--text", "text_pair": "--text-pair", "max_length": "--max-length"}
 
@@ -78,5 +80,40 @@ def test_the_label_may_be_bound_too_and_none_is_said_as_none():
 def test_ranges_are_short():
     rows = (0, 1, 2, 5, 7, 8)
     assert write_ranges(rows) == "0-2,5,7-8"
-    assert read_ranges("0-2,5,7-8") == rows
-    assert read_ranges(write_ranges(())) == ()
+    assert read_ranges("0-2,5,7-8", 9) == rows
+    assert read_ranges(write_ranges(()), 0) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["0-9", "9", "5-3", "2,1", "0-3,3", "0-999999999999", "9" * 500, "-1", "x"]
+)
+def test_ranges_are_of_rows_that_are_there(text):
+    with pytest.raises((StoreError, ValueError)):
+        read_ranges(text, 9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "message"),
+    [
+        ({"train": "0-20000000000"}, 9, "its rows '0-20000000000' must be of 9"),
+        (
+            {"train": "0-20000000000"},
+            10**12,
+            "must have 0 to 10,000,000 rows, got 1,000,000",
+        ),
+        ({"train": "0-8"}, -1, "must have 0 to"),
+        ({str(n): "0-8" for n in range(9)}, 9, "parts have more rows than the 9 of its fi"),
+        ({"train": 3}, 9, "does not hold what it should"),
+    ],
+)
+def test_a_small_note_takes_little_memory(rows, count, message, tmp_path):
+    values = make_note().to_json()
+    values["split"]["rows"] = rows
+    values["files"][0]["rows"] = count
+    write_sealed_json(tmp_path / TASK_NOTE, values)
+    tracemalloc.start()
+    with pytest.raises(StoreError, match=message):
+        TaskNote.load(tmp_path)
+    # A file is read into a buffer of the most that it may have, 32 MiB.
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()

@@ -48,14 +48,12 @@ class Twice(nn.Linear):
         return 2 * super().forward(inputs)
 
 
-def with_hook():
-    layer = nn.Linear(2, 2)
+def with_hook(layer):
     layer.register_forward_hook(lambda *_: None)
     return layer
 
 
-def with_forward():
-    layer = nn.Linear(2, 2)
+def with_forward(layer):
     layer.forward = lambda inputs: inputs
     return layer
 
@@ -64,15 +62,47 @@ def with_forward():
     ("layer", "named"),
     [
         (Twice(2, 2), "Twice as model.1"),
-        (with_hook(), "Linear as model.1"),
-        (with_forward(), "Linear as model.1"),
+        (with_hook(nn.Linear(2, 2)), "Linear as model.1"),
+        (with_forward(nn.Linear(2, 2)), "Linear as model.1"),
         (nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), "ParametrizedLinear as"),
         (nn.Sequential(nn.Bilinear(2, 2, 2)), "Bilinear as model.1.0"),
+        (with_hook(nn.Sequential(nn.Tanh())), "Sequential as model.1"),
+        (with_forward(nn.Sequential(nn.Tanh())), "Sequential as model.1"),
     ],
 )
 def test_other_layers_are_refused(layer, named):
-    with pytest.raises(ArgumentError, match=f"torch's own layers, got {named}"):
+    with pytest.raises(ArgumentError, match=f"forward of their own, got {named}"):
         describe_stack(nn.Sequential(nn.Linear(2, 2), layer))
+
+
+def test_one_activation_in_several_places_is_built_in_each(tmp_path):
+    act = nn.Tanh()
+    inner = nn.Sequential(act, nn.Linear(3, 3), act)
+    model = nn.Sequential(nn.Linear(2, 3), act, inner, act, nn.Linear(3, 2)).eval()
+    save_plain_model(model, describe_stack(model), tmp_path / "model")
+    loaded, inputs = load_plain_model(tmp_path / "model"), torch.randn(4, 2)
+    assert torch.equal(loaded(inputs), model(inputs))
+
+
+def make_tied():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+    model[2].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize("make", ["layer", "stack", "weight", "statistics"])
+def test_weights_in_several_places_are_refused(make):
+    layer, norm = nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False)
+    models = {
+        "layer": lambda: nn.Sequential(layer, nn.Tanh(), layer),
+        "stack": lambda: nn.Sequential(nn.Sequential(layer), layer),
+        "weight": make_tied,
+        "statistics": lambda: nn.Sequential(norm, nn.Linear(2, 2), norm),
+    }
+    with pytest.raises(
+        ArgumentError, match=r"weights of its own in every layer, got those"
+    ):
+        describe_stack(models[make]())
 
 
 def test_a_model_that_is_no_stack_is_refused():

@@ -1,6 +1,7 @@
 """Answers: values for programs, tables for people, JSON for both."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -44,6 +45,22 @@ def test_a_number_has_an_interval():
     assert (numbers.diff() > 0).all()
 
 
+@pytest.mark.parametrize("target", [(1.7e9, 3600.0), (20250101.0, 400.0), (0.0, 1e-9)])
+def test_numbers_far_from_zero_keep_their_digits(target):
+    """What a date or a large sum differs by is beyond six digits."""
+    plain = make_table_predictor(classes=None)
+    task = replace(plain.task, note=replace(plain.note, target=target))
+    answers, expected = replace(plain, task=task)(ROWS), plain(ROWS)
+    offset, unit = target
+    for found, known in zip(answers.to_dicts(), expected.to_dicts(), strict=True):
+        for name in ("answer", "low", "high"):
+            value = known[name] * unit + offset
+            assert found[name] == pytest.approx(value, rel=1e-15, abs=0)
+    numbers = torch.tensor(answers.to_columns()["answer"], dtype=torch.float64)
+    assert (numbers.diff() > 0).all()
+    assert json.loads(answers.to_json()) == answers.to_dicts()
+
+
 def test_without_rules_nothing_is_promised():
     answer = make_table_predictor(rules=False)(ROWS)[0]
     assert answer.set is answer.abstain is answer.strange is None
@@ -71,7 +88,7 @@ def test_their_html_is_escaped(answers):
     page = answers._repr_html_()
     assert "<b>" not in page
     assert "high &lt;b&gt;" in page
-    assert page.count("<tr>") == 11
+    assert page.count("<tr ") == 11
 
 
 def test_json_and_columns_say_the_same(answers):

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -102,12 +103,24 @@ def test_texts_come_in_several_ways():
     frame = pandas.DataFrame({"body": [both[1]], "title": [both[0]], "more": [1]})
     assert read_given_rows(TEXTS, frame).texts == joined
     assert read_given_rows(TEXTS, Dataset.from_pandas(frame)).texts == joined
+    tensors = Dataset.from_pandas(frame).with_format("torch")
+    assert read_given_rows(TEXTS, tensors).texts == joined
     assert read_given_rows(TEXTS, [{"title": "Only", "body": None}]).texts == ("Only",)
     table = read_given_rows(PAIRS, [("q", "r"), {"a": "s", "b": "t"}])
     assert (table.texts, table.pairs) == (("q", "s"), ("r", "t"))
     single = replace(TEXTS, columns=("text",))
     for rows in (["u", "v"], pandas.Series(["u", "v"]), np.array(["u", "v"])):
         assert read_given_rows(single, rows).texts == ("u", "v")
+
+
+@pytest.mark.parametrize("kind", [None, "torch", "numpy", "pandas"])
+def test_a_dataset_in_any_format_holds_the_same_table(kind):
+    rows = [
+        {"x": 1.5, "town": "Ulm", "vip": True, "n": 1},
+        {"x": None, "town": "Jena", "vip": False, "n": 3},
+    ]
+    given = Dataset.from_list(rows).with_format(kind)
+    assert read_given_rows(TABLE, given).cells == read_given_rows(TABLE, rows).cells
 
 
 @pytest.mark.parametrize(
@@ -120,6 +133,7 @@ def test_texts_come_in_several_ways():
         (TABLE, [], "rows must hold at least one row, got none"),
         (TABLE, [{"x": 1, "towm": "U", "vip": 0, "n": 1}], "row 1 must have the column 'town'"
          ".*Did you mean 'towm'"),
+        (TABLE, SimpleNamespace(columns=["x"]), "DataFrame of pandas or a list of rows, got Si"),
         (TABLE, pandas.DataFrame({"x": [1]}), "rows must have the column 'town', as in trai"),
         (TABLE, [DICTS[0], {**DICTS[0], "town": [1]}], r"column 'town' must hold numbers or "
          r"texts, got \[1\] in row 2"),

@@ -52,6 +52,16 @@ def test_another_model_is_refused(made):
         smidgen.make_predictor(number.posterior, number.task.problem, task)
 
 
+def test_rules_of_another_posterior_are_refused(made):
+    predictor = make_table_predictor()
+    posterior, model = made
+    warm = posterior.with_temperature(2 * posterior.temperature)
+    with pytest.raises(ArgumentError, match="rules must be those of this posterior, got"):
+        smidgen.make_predictor(warm, model, predictor.note, rules=predictor.rules)
+    again = smidgen.make_predictor(posterior, model, predictor.note, rules=predictor.rules)
+    assert again.rules == predictor.rules
+
+
 def test_class_names_must_be_the_models_own(tmp_path):
     saved_encoder(tmp_path / "encoder")
     model, tokenizer = load_tiny(tmp_path / "encoder")

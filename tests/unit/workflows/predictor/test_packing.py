@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 
+import huggingface_hub
 import pytest
 
 import smidgen
@@ -99,3 +100,20 @@ def test_another_posterior_is_refused(folders, tmp_path, capsys):
     words = (other, folders / "posterior", "--out", tmp_path / "ready")
     assert run("pack", *words) == 1
     assert "must be a trained classifier" in capsys.readouterr().err
+
+
+def test_a_version_of_the_model_is_the_one_that_is_packed(folders, tmp_path, monkeypatch):
+    """Its posterior is of these weights; what is on the main branch now is another matter."""
+    commit, asked = "a" * 40, []
+    # As the Hub's cache has it.
+    version = shutil.copytree(folders / "model", tmp_path / "snapshots" / commit)
+
+    def fetch(name, *, revision=None, **_):
+        asked.append((name, revision))
+        return str(version if revision in ("v1", commit) else folders / "encoder")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    words = ("pack", "me/stars", folders / "posterior", "--out", tmp_path / "ready")
+    assert run(*words, "--revision", "v1") == 0
+    assert set(asked) == {("me/stars", "v1"), ("me/stars", commit)}
+    assert asked[0] == ("me/stars", "v1")

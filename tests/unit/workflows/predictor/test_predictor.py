@@ -1,7 +1,9 @@
 """One predictor for many threads, whose answers are those of a file's rows."""
 
 import csv
+import pickle
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from threading import Barrier
 
 import pytest
@@ -55,6 +57,16 @@ def test_many_threads_get_the_answers_of_one(kind, tmp_path):
 
     with ThreadPoolExecutor(THREADS) as pool:
         assert sum(pool.map(work, range(THREADS))) == THREADS * CALLS
+
+
+@pytest.mark.parametrize("kind", ["table", "images", "text"])
+@pytest.mark.parametrize("copied", [deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_copy_answers_alike(kind, copied, tmp_path):
+    predictor, requests = make_cases(kind, tmp_path)
+    copy = copied(predictor)
+    assert copy.task.problem.model is not predictor.task.problem.model
+    assert copy(requests[0]).to_dicts() == predictor(requests[0]).to_dicts()
+    assert copy.rules == predictor.rules
 
 
 def test_rows_in_memory_and_in_a_file_have_the_same_answers(tmp_path):

@@ -16,6 +16,8 @@ from torch import nn
 import smidgen
 from smidgen.cli.app import main
 from smidgen.errors import ArgumentError, StoreError
+from smidgen.integrations.sharing import based_model
+from smidgen.integrations.sharing.base_note import NamedBase, write_base_note
 from smidgen.workflows.predictor.loading import find_shared
 from tests.support.hub_server import TOKEN, run_hub, use_hub
 from tests.support.predictors import (
@@ -111,6 +113,31 @@ def test_a_repository_without_smidgen_is_refused(hub):
     ):
         smidgen.load("user/bert")
     assert hub.fetched() == ["config.json"]
+
+
+def test_a_repository_of_somebody_elses_files_is_not_written(hub, ready):
+    own = {
+        "config.json": b"{}",
+        "model.safetensors": b"x",
+        "vocab.txt": b"a",
+        "README.md": b"",
+    }
+    hub.make("user/bert", {**own, "merges.txt": b""})
+    for more in ({}, {"revision": "next"}):
+        with pytest.raises(
+            StoreError,
+            match="user/bert on the Hub must be new, empty or of smidgen's making, got one that "
+            "holds config.json, merges.txt, model.safetensors and 1 more: .* overwrite=True",
+        ):
+            smidgen.push_to_hub(ready, "user/bert", **more)
+    assert len(hub.repositories["user/bert"].commits) == 1
+    assert list(hub.repositories["user/bert"].branches) == ["main"]
+    smidgen.push_to_hub(ready, "user/bert", overwrite=True)
+    assert "task.json" in hub.repositories["user/bert"].files()
+    # Now it is smidgen's too.
+    smidgen.push_to_hub(ready, "user/bert")
+    hub.make("user/begun", {"README.md": b"# begun", ".gitattributes": b""})
+    smidgen.push_to_hub(ready, "user/begun")
 
 
 def test_rows_and_places_stay_here(hub, ready, tmp_path):
@@ -272,6 +299,39 @@ def test_an_adapter_takes_its_base_from_the_hub(hub, tmp_path, monkeypatch):
         smidgen.push_to_hub(local, "user/local")
 
 
+@pytest.mark.parametrize(
+    ("name", "revision"),
+    [
+        ("//evil.example/share/x", None),
+        ("/home/user/private", None),
+        ("maker/base", None),
+        ("maker/base", "main"),
+        ("../elsewhere", "a" * 40),
+    ],
+)
+def test_a_shared_folder_names_no_place_of_this_machine(
+    name, revision, hub, ready, tmp_path, monkeypatch
+):
+    folder = shutil.copytree(ready, tmp_path / "with")
+    write_base_note(NamedBase(name, revision, "f" * 64, 2, ()), folder / "model")
+    hub.make("user/risk", read_shared(folder))
+    monkeypatch.setattr(based_model, "find_model_folder", pytest.fail)
+    with pytest.raises(
+        StoreError, match="its base must be a model on the Hub with its com"
+    ):
+        smidgen.load("user/risk")
+
+
+@pytest.mark.parametrize(
+    "name", ["//evil.example/share/x", r"\\evil.example\share", r"\\/evil"]
+)
+def test_a_base_on_another_machine_is_not_asked_for(name, ready, tmp_path, monkeypatch):
+    write_base_note(NamedBase(name, None, "f" * 64, 2, ()), tmp_path)
+    monkeypatch.setattr(based_model, "find_model_folder", pytest.fail)
+    with pytest.raises(StoreError, match="its base is a folder of another machine"):
+        based_model.load_based_model(tmp_path)
+
+
 def test_posteriors_and_deltas_are_repositories_of_their_own(hub, tmp_path):
     predictor = make_table_predictor()
     network = predictor.task.problem.model
@@ -319,6 +379,9 @@ def test_the_commands(hub, ready, tmp_path, capsys):
     found = json.loads(answers.read_text())["predictions"]
     expected = smidgen.load(ready)([{"age": 60, "income": 1}, {"age": 20, "income": -1}])
     assert [one["answer"] for one in found] == [one.answer for one in expected]
+    hub.make("user/bert", {"model.safetensors": b"x"})
+    assert run("push", ready, "user/bert") == 1
+    assert run("push", ready, "user/bert", "--overwrite") == 0
     capsys.readouterr()
     assert run("push", ready, "risk") == 1
     assert "must be named as user/name" in capsys.readouterr().err

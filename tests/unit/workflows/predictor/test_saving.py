@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,10 @@ from torch import nn
 import smidgen
 from smidgen.errors import ArgumentError, SmidgenError, StoreError
 from smidgen.integrations.sharing.base_note import read_base_note
+from smidgen.integrations.sharing.layer_stack import describe_stack
 from smidgen.outputs.batches import model_outputs
 from smidgen.runtime.artifact import seal
+from smidgen.workflows.predictor import saving
 from smidgen.workflows.predictor.given_rows import read_given_rows
 from tests.support.predictors import (
     fit_text_predictor,
@@ -193,7 +196,7 @@ def test_a_network_of_ones_own_predicts_and_is_not_stored(tmp_path):
     task = smidgen.describe_table(["a", "b"], classes=["x", "y"])
     predictor = smidgen.make_predictor(posterior, model, task)
     assert len(predictor(x.numpy())) == 200
-    with pytest.raises(ArgumentError, match="nn.Sequential of torch's own layers, got Own"):
+    with pytest.raises(ArgumentError, match="torch's own layers, .*, got Own as model"):
         smidgen.save_predictor(predictor, tmp_path / "ready")
 
     def forward(model, batch):
@@ -204,6 +207,47 @@ def test_a_network_of_ones_own_predicts_and_is_not_stored(tmp_path):
     with pytest.raises(ArgumentError, match="a Problem with a forward of its own"):
         smidgen.save_predictor(predictor, tmp_path / "ready")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_answers_otherwise_when_it_is_opened_is_not_stored(
+    monkeypatch, tmp_path
+):
+    """The same weights do not make the same model."""
+    predictor = make_table_predictor()
+    network = predictor.task.problem.model
+    shorter = nn.Sequential(OrderedDict([("0", network[0]), ("2", network[2])]))
+    monkeypatch.setattr(saving, "describe_stack", lambda _: describe_stack(shorter))
+    with pytest.raises(StoreError, match="the same outputs when it is opened again"):
+        smidgen.save_predictor(predictor, tmp_path / "ready")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_model_with_a_forward_of_its_own_is_not_stored(encoder, tmp_path):
+    model, tokenizer = load_tiny(encoder)
+
+    class Doubled(type(model)):
+        def forward(self, **inputs):
+            found = super().forward(**inputs)
+            found.logits = 2 * found.logits
+            return found
+
+    model.__class__ = Doubled
+    predictor = fit_text_predictor(model, tokenizer)
+    with pytest.raises(StoreError, match="the same outputs when it is opened again"):
+        smidgen.save_predictor(predictor, tmp_path / "ready")
+
+
+def test_rules_of_another_posterior_are_refused(tmp_path):
+    """Their promises are of its predictions, not of those of the same model without them."""
+    predictor = make_table_predictor()
+    folder = smidgen.save_predictor(predictor, tmp_path / "ready")
+    warm = predictor.posterior.with_temperature(2 * predictor.posterior.temperature)
+    model = predictor.task.problem.model
+    other = smidgen.make_predictor(warm, model, predictor.note)
+    other = smidgen.save_predictor(other, tmp_path / "other")
+    shutil.copy(folder / "posterior/rules.json", other / "posterior/rules.json")
+    with pytest.raises(StoreError, match="with another posterior than the one beside them"):
+        smidgen.load(other)
 
 
 def test_a_taken_folder_is_not_overwritten(tmp_path):

@@ -17,6 +17,7 @@ from torch import Tensor
 from smidgen.decide import intervals
 from smidgen.decide.calibration_rows import require_open_fraction
 from smidgen.integrations.arrays import ArrayBatches, Arrays
+from smidgen.integrations.devices import find_device
 from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.outputs.predictive import GaussianPredictive, Predictive
 from smidgen.outputs.problem import Problem
@@ -68,7 +69,8 @@ class _TableEstimator(BayesEstimator):
             likelihood.outputs,
             hidden=self.hidden,
             seed=plan.seed,
-        ).to(self.device)
+            trained=plan.trained,
+        ).to(find_device(self.device))
         problem = Problem(module).with_likelihood(likelihood)
         data = Arrays(as_inputs(problem, X), targets)
         require_outputs(problem, data.inputs[:2])
@@ -117,7 +119,7 @@ class BayesClassifier(BayesClassifierBase, _TableEstimator):
         max_error: The largest error rate among the rows that are answered.
         coverage: How often a set must hold the true class.
         settings: What `smidgen.bayesify` tries.
-        device: Where to compute.
+        device: Where to compute: a device of torch, or "auto".
         random_state: Fixes everything random.
         verbose: Show progress bars.
     """
@@ -198,7 +200,7 @@ class BayesRegressor(RegressorMixin, _TableEstimator):  # type: ignore[misc]
         rule_fraction: The share of rows that chooses nothing; with them `predict_interval`
             has the coverage that is asked for on new rows like these.
         settings: What `smidgen.bayesify` tries.
-        device: Where to compute.
+        device: Where to compute: a device of torch, or "auto".
         random_state: Fixes everything random.
         verbose: Show progress bars.
     """

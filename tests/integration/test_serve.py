@@ -180,7 +180,7 @@ def test_a_second_signal_ends_it_at_once(table):
     with serving(table, "--timeout", 60) as (process, address):
         lazy = socket.create_connection(("127.0.0.1", find_port(address)))
         lazy.sendall(
-            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: 9\r\n\r\n{"
         )
         time.sleep(0.3)

@@ -14,7 +14,9 @@ import torch
 
 from smidgen.errors import DataError, did_you_mean
 from smidgen.integrations.reading.images import (
+    MOST_PIXELS,
     ImageSet,
+    count_pixels,
     decode_picture,
     refuse_other_scale,
 )
@@ -123,12 +125,14 @@ def check_rows(form: RowForm, rows: Sequence[Any], settings: ServingSettings) ->
     Raises:
         Refusal: If a row cannot be used; it says which, from 1.
     """
+    pictures = _find_pictures(rows) if form.kind == "images" else {}
     checked: list[Any] = []
     for number, row in enumerate(rows, 1):
         where = f"row {number}"
         try:
             if form.kind == "images":
-                checked.append(_read_image(form, row, where))
+                picture = pictures.get(number)
+                checked.append(_read_image(form, row, picture, where))
             else:
                 cells = _name_cells(form, row, where)
                 for column in form.fields:
@@ -210,6 +214,13 @@ def _check_cell(
             f"{_show(value)}. "
             + ("Write null where it is missing." if column.may_lack else "Fill it in.")
         )
+    if isinstance(cell, float) and column.range is not None:
+        low, high = column.range
+        if not low <= cell <= high:
+            raise DataError(
+                f"{where} must have a number from {low:.3g} to {high:.3g} in "
+                f"{column.name!r}, which fp32 can hold, got {_show(value)}. Mend it."
+            )
 
 
 def _refuse_empty(form: RowForm, cells: Mapping[str, Any], where: str) -> None:
@@ -223,11 +234,33 @@ def _refuse_empty(form: RowForm, cells: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _read_image(form: RowForm, row: Any, where: str) -> np.ndarray:
+def _find_pictures(rows: Sequence[Any]) -> dict[int, bytes]:
+    """Find the files of pictures by the number of their row; none is decoded yet."""
+    pictures, pixels = {}, 0
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, str):
+            continue
+        try:
+            pictures[number] = _decode(row, f"row {number}")
+            pixels += count_pixels(pictures[number], f"row {number}")
+        except DataError as error:
+            raise Refusal(422, str(error)) from error
+        # A file of some kilobytes may take a second to decode.
+        if pixels > MOST_PIXELS:
+            raise Refusal(
+                413,
+                f"the pictures must have at most {MOST_PIXELS // 10**6} million pixels "
+                f"together, got more up to row {number}. Make them smaller, or send fewer at "
+                "once.",
+            )
+    return pictures
+
+
+def _read_image(form: RowForm, row: Any, picture: bytes | None, where: str) -> np.ndarray:
     """Read a picture or pixels, (channels, height, width)."""
     shape = form.shape or ()
-    if isinstance(row, str):
-        return decode_picture(_decode(row, where), shape, where).numpy()
+    if picture is not None:
+        return decode_picture(picture, shape, where).numpy()
     # Of one channel, a list of rows is enough.
     if shape[:1] == (1,) and isinstance(row, list) and len(row) == shape[1] != 1:
         row = [row]

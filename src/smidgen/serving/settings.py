@@ -9,6 +9,8 @@ from smidgen.errors import ArgumentError, is_number, is_whole
 
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?", re.IGNORECASE)
 
+_HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]|[0-9a-f:.]+", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class ServingSettings:
@@ -23,6 +25,8 @@ class ServingSettings:
         max_characters: Characters of one text or category.
         timeout: Seconds that a client has to send its request.
         allow_origin: Web pages of other addresses that may ask, such as "https://example.org".
+        allow_host: Names by which it may be asked besides those of this machine alone, such as
+            "box.local"; None for any name.
 
     Raises:
         ArgumentError: If a number is out of range, or a whole request could never wait.
@@ -36,6 +40,7 @@ class ServingSettings:
     max_characters: int = 20_000
     timeout: float = 30.0
     allow_origin: tuple[str, ...] = ()
+    allow_host: tuple[str, ...] | None = ()
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -60,6 +65,12 @@ class ServingSettings:
                 raise ArgumentError(
                     "allow_origin must be addresses such as https://example.org, without a path "
                     f"and without stars, got {origin!r}. Name each page's own."
+                )
+        for host in self.allow_host or ():
+            if not _HOST.fullmatch(host):
+                raise ArgumentError(
+                    "allow_host must be names or addresses such as box.local, without a port "
+                    f"and without stars, got {host!r}. Any port is meant."
                 )
         if self.max_waiting < self.max_rows:
             raise ArgumentError(

@@ -43,6 +43,13 @@ class NumberColumn:
         """How many inputs it makes."""
         return 1 + self.marked
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """The smallest and the largest number that fp32 holds once it is standardised."""
+        reach = torch.finfo(torch.float32).max * self.spread
+        most = torch.finfo(torch.float64).max
+        return max(self.mean - reach, -most), min(self.mean + reach, most)
+
     def encode(self, cells: Sequence[FeatureCell]) -> Tensor:
         """Standardise, (N, width)."""
         for row, cell in enumerate(cells, 1):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 
 from smidgen.errors import ArgumentError, is_number, is_whole
 
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?", re.IGNORECASE)
 
-_HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]|[0-9a-f:.]+", re.IGNORECASE)
+_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class ServingSettings:
                     f"and without stars, got {origin!r}. Name each page's own."
                 )
         for host in self.allow_host or ():
-            if not _HOST.fullmatch(host):
+            if not _NAME.fullmatch(host) and not _is_address(host.strip("[]")):
                 raise ArgumentError(
                     "allow_host must be names or addresses such as box.local, without a port "
                     f"and without stars, got {host!r}. Any port is meant."
@@ -78,3 +79,11 @@ class ServingSettings:
                 f"{self.max_waiting}. A whole request must be able to wait: raise it, or "
                 "lower max_rows."
             )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -194,7 +194,9 @@ def test_an_error_about_a_row_names_its_place_in_the_request(place):
     def compute(rows):
         for number, row in enumerate(rows):
             if row == "bad":
-                error = DataError(f"got inf at row {number} (rows are counted from 0). Mend it.")
+                error = DataError(
+                    f"got inf at row {number} (rows are counted from 0). Mend it."
+                )
                 error.batch = 1
                 raise error
         return list(rows)

@@ -352,7 +352,12 @@ def test_uvicorn_has_what_is_overridden():
     # Of another version: look at what these do there before pyproject.toml lets it in.
     for name in ("startup", "shutdown", "handle_exit"):
         assert callable(getattr(uvicorn.Server, name))
-    for name in ("connection_made", "data_received", "connection_lost", "send_400_response"):
+    for name in (
+        "connection_made",
+        "data_received",
+        "connection_lost",
+        "send_400_response",
+    ):
         assert name in vars(H11Protocol)
     config = uvicorn.Config(len, interface="asgi3", log_config=None)
     config.load()

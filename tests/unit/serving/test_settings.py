@@ -20,6 +20,7 @@ from smidgen.serving.settings import ServingSettings
             "allow_origin must be addresses such as",
         ),
         ({"allow_host": ("box.local:8000",)}, "allow_host must be names or addresses"),
+        ({"allow_host": ("a:1",)}, "allow_host must be names or addresses"),
         ({"allow_host": ("*",)}, "allow_host must be names or addresses such as box.local"),
     ],
 )

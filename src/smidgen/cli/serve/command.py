@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from typer import Argument, Option
 
 import smidgen
-from smidgen.cli.console import Interrupted, err, note, out
+from smidgen.cli.console import INTERRUPTED, err, note, out, refuse
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, ResourceError, how_to_install
 from smidgen.runtime.progress import SWITCH
@@ -146,12 +147,21 @@ def _serve(
     finally:
         opened.close()
     if end.forced:
-        raise Interrupted("What was being asked got no answer.")
+        _leave("What was being asked got no answer.")
     if end.cut_off:
         many = "1 request was" if end.cut_off == 1 else f"{end.cut_off:,} requests were"
         note(f"stopped; {many} not answered in time, and got 503.")
     else:
         _say("stopped; all that was asked is answered")
+
+
+def _leave(message: str) -> NoReturn:
+    """End the process as an interrupted one, whatever its threads are doing."""
+    refuse(f"interrupted. {message}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The thread that computes may be inside torch, where Python's own end would abort it.
+    os._exit(INTERRUPTED)
 
 
 def _load(parts: RunParts, device: str, threads: int | None) -> Served:

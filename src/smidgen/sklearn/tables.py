@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
@@ -302,9 +301,7 @@ class BayesRegressor(RegressorMixin, _TableEstimator):  # type: ignore[misc]
             rule = intervals(*self.rule_rows_, coverage=coverage)
             low, high = rule.apply(gaussian)
         else:
-            deviations = NormalDist().inv_cdf((1 + coverage) / 2)
-            half = deviations * gaussian.total_variance.double().sqrt()
-            low, high = gaussian.mean - half, gaussian.mean + half
+            low, high = gaussian.central_interval(coverage)
         return self._unscale(low), self._unscale(high)
 
     def _predict_gaussian(self, X: Any) -> GaussianPredictive:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import smidgen
+from smidgen.workflows.predictor.given_rows import read_given_rows
 from tests.support.predictors import CLASSES, make_table_predictor
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -42,6 +43,18 @@ def test_a_number_has_an_interval():
     assert "confidence" not in answers.to_dicts()[0]
     numbers = torch.tensor([one.answer for one in answers])
     assert (numbers.diff() > 0).all()
+
+
+def test_a_number_without_rules_has_the_central_interval():
+    predictor = make_table_predictor(classes=None, rules=False)
+    rows = read_given_rows(predictor.note, ROWS)
+    task = predictor.task
+    low, high = task.predict(predictor.posterior, rows, progress=False).central_interval(
+        0.95
+    )
+    for answer, ends in zip(predictor(ROWS), zip(low, high, strict=True), strict=True):
+        expected = [task.unscale(each).item() for each in ends]
+        assert [answer.low, answer.high] == pytest.approx(expected, rel=1e-5)
 
 
 def test_without_rules_nothing_is_promised():

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from smidgen.errors import DataError, did_you_mean
+from smidgen.errors import DataError
+from smidgen.integrations.reading.given_cells import name_cells, require_texts
 from smidgen.integrations.reading.images import (
     MOST_PIXELS,
     ImageSet,
@@ -138,7 +139,7 @@ def check_rows(form: RowForm, rows: Sequence[Any], settings: ServingSettings) ->
                 for column in form.fields:
                     _check_cell(column, cells[column.name], where, settings)
                 if form.kind == "text":
-                    _refuse_empty(form, cells, where)
+                    require_texts(cells, form.columns, form.pair, where)
                 checked.append(cells)
         except DataError as error:
             raise Refusal(422, str(error)) from error
@@ -146,36 +147,22 @@ def check_rows(form: RowForm, rows: Sequence[Any], settings: ServingSettings) ->
 
 
 def _name_cells(form: RowForm, row: Any, where: str) -> Mapping[str, Any]:
-    """Give each cell of a row the name of its column."""
+    """Give each cell of a row the name of its column; numbers without names are refused."""
     names = form.names
-    if form.kind == "text" and isinstance(row, str | list):
-        # A text may stand alone, and two as a list.
-        cells = [row] if isinstance(row, str) else row
-        if len(cells) != len(names):
-            raise DataError(
-                f"{where} must have a text for each of {', '.join(names)}, got "
-                f"{len(cells)}. Send a list of {len(names)}, or an object by column."
-            )
-        return dict(zip(names, cells, strict=True))
-    if not isinstance(row, dict):
+    if not isinstance(row, (str, list, dict) if form.kind == "text" else dict):
         plain = "a text or " if form.kind == "text" else ""
         raise DataError(
             f"{where} must be {plain}an object with a value for each column "
             f"({', '.join(names)}), got {_show(row)}. Write it so."
         )
-    for name in names:
-        if name not in row:
-            raise DataError(
-                f"{where} must have the column {name!r}, as in training, got "
-                f"{', '.join(map(_show, row)) or 'none'}.{did_you_mean(name, row)} Add it."
-            )
-    for name in row:
+    cells = name_cells(row, names, where)
+    for name in cells:
         if name not in names:
             raise DataError(
                 f"{where} must have no columns but {', '.join(names)}, got {_show(name)}. "
                 "Leave it out."
             )
-    return row
+    return cells
 
 
 def _check_cell(
@@ -193,11 +180,6 @@ def _check_cell(
                 f"{column.name!r}. Encode it as UTF-8."
             )
     if column.kind == "text":
-        if not (value is None or isinstance(value, str)):
-            raise DataError(
-                f"{where} must have a text in {column.name!r}, got {_show(value)}. Put it "
-                "in quotes."
-            )
         return
     try:
         cell = read_cell(value)
@@ -220,17 +202,6 @@ def _check_cell(
             raise DataError(
                 f"{where} must have a number from {low:.3g} to {high:.3g} in "
                 f"{column.name!r}, which fp32 can hold, got {_show(value)}. Mend it."
-            )
-
-
-def _refuse_empty(form: RowForm, cells: Mapping[str, Any], where: str) -> None:
-    # Of several columns that are read as one text, some may be empty.
-    groups = [form.columns] if form.pair is None else [form.columns, (form.pair,)]
-    for group in groups:
-        if not any((cells[name] or "").strip() for name in group):
-            raise DataError(
-                f"{where} must have a text in {' or '.join(map(repr, group))}, got none. "
-                "Fill or remove the row."
             )
 
 

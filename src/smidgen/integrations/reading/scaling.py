@@ -52,11 +52,17 @@ class NumberColumn:
 
     def encode(self, cells: Sequence[FeatureCell]) -> Tensor:
         """Standardise, (N, width)."""
+        low, high = self.range
         for row, cell in enumerate(cells, 1):
             if isinstance(cell, str):
                 raise DataError(
                     f"column {self.name!r} must be numbers, as in training, got "
                     f"{format_label(cell)} in row {row}. Fix the row, or leave the cell empty."
+                )
+            if cell is not None and not low <= cell <= high:
+                raise DataError(
+                    f"column {self.name!r} must be numbers from {low:.3g} to {high:.3g}, which "
+                    f"fp32 can hold, got {cell:g} in row {row}. Mend the row."
                 )
         if self.median is None and None in cells:
             raise DataError(

@@ -19,8 +19,8 @@ def test_cells_come_by_name_in_order_or_alone():
     ("row", "message"),
     [
         (
-            {"A": 1},
-            r"row 7 must have the column 'a', .* got 'A'\. Did you mean 'A'\? Add it",
+            {"a": 1, "bb": 2},
+            r"row 7 must have the column 'b', .* got 'a', 'bb'\. Did you mean 'bb'\? Add",
         ),
         ({}, "row 7 must have the column 'a', as in training, got none"),
         ({str(n) * 200: 0 for n in range(999)}, "must have the column 'a'"),

@@ -63,7 +63,7 @@ async def _post(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes
 ) -> tuple[int, Any]:
     writer.write(
-        b"POST /predict HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     )
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()

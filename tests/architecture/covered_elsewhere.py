@@ -32,9 +32,7 @@ _COVERING = {
     "integration/test_completion.py": "cli/completion/table",
     "integration/test_demo_data.py": "cli/demo integrations/demo_data workflows/demo",
     "integration/test_devices.py": "integrations/devices",
-    "integration/test_doctor.py": """
-        cli/doctor/command cli/doctor/findings runtime/system/requirements
-    """,
+    "integration/test_doctor.py": "cli/doctor/command cli/doctor/findings",
     "integration/test_huggingface.py": """
         integrations/huggingface integrations/labels integrations/model_folder
     """,

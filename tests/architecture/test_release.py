@@ -25,7 +25,7 @@ def read(path):
 
 
 def list_steps(workflow):
-    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+    return [step for job in workflow["jobs"].values() for step in job.get("steps", ())]
 
 
 def find_pythons():
@@ -40,7 +40,8 @@ def find_targets():
 
 
 def find_pinned(name):
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower()
+    lines = text.splitlines()
     (version,) = [each.partition("==")[2] for each in lines if each.startswith(f"{name}==")]
     return version
 
@@ -50,7 +51,10 @@ def test_workflows_call_what_is_there(path):
     workflow = read(path)
     assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
-        assert job["timeout-minutes"] <= 120
+        if "steps" in job:
+            assert job["timeout-minutes"] <= 120
+        else:
+            assert (ROOT / job["uses"]).exists()
     for step in list_steps(workflow):
         assert "uses" in step or "run" in step
         if "uses" in step:
@@ -85,7 +89,9 @@ def test_a_release_is_made_of_a_tag_and_published_without_a_token():
     # YAML 1.1 reads the key `on` as a truth value.
     assert workflow[True] == {"push": {"tags": ["v*"]}}
     publish = workflow["jobs"]["publish"]
-    assert publish["needs"] == "build"
+    assert publish["needs"] == ["test", "build"]
+    assert workflow["jobs"]["test"] == {"uses": "./.github/workflows/tests.yml"}
+    assert "workflow_call" in read(".github/workflows/tests.yml")[True]
     assert publish["permissions"] == {"id-token": "write"}
     assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text("utf-8")
     uses = [step["uses"] for step in publish["steps"]]
@@ -96,6 +102,18 @@ def test_a_release_is_made_of_a_tag_and_published_without_a_token():
     recipe = lines.partition("\n\n")[0]
     for part in ("-m build", "twine check --strict", "try_wheel.py"):
         assert part in recipe
+
+
+def test_what_is_pinned_is_what_the_package_may_use():
+    Requirement = pytest.importorskip("packaging.requirements").Requirement
+    project = SETTINGS["project"]
+    extras = project["optional-dependencies"].values()
+    lines = [*project["dependencies"], *(line for lines in extras for line in lines)]
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower()
+    for need in map(Requirement, lines):
+        if need.name != "smidgen" and f"\n{need.name}==" in pinned:
+            assert need.specifier.contains(find_pinned(need.name.lower())), need
+    assert any("<" in line for line in lines if line.startswith("uvicorn"))
 
 
 def test_the_version_is_written_once():

@@ -15,6 +15,7 @@ import torch
 import smidgen
 from smidgen.errors import ArgumentError
 from smidgen.outputs.links import LINKS
+from smidgen.outputs.predictive import GaussianPredictive
 from tests.support.cases import CASES
 from tests.support.tolerances import EXACT, SOLVER
 
@@ -208,3 +209,19 @@ def test_what_cannot_serve_is_refused(case, name):
     link, top = ("auto", 2) if name == "top-2" else (name, None)
     with pytest.raises(ArgumentError, match=r"(link|top) .*(is for|must be)"):
         likelihood.resolve_link(link, top)
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.95, 0.999])
+def test_a_central_interval_has_its_probability(coverage):
+    draw = torch.Generator().manual_seed(0)
+    mean, variance, noise = torch.rand(3, 4, 2, generator=draw).unbind()
+    predictive = GaussianPredictive(mean, variance, noise)
+    low, high = predictive.central_interval(coverage)
+    normal = torch.distributions.Normal(mean.double(), (variance + noise).double().sqrt())
+    torch.testing.assert_close(
+        normal.cdf(high) - normal.cdf(low), torch.full_like(low, coverage)
+    )
+    torch.testing.assert_close((low + high) / 2, mean.double())
+    for wrong in (0, 1, "0.9"):
+        with pytest.raises(ArgumentError, match="coverage must be above 0 and below 1"):
+            predictive.central_interval(wrong)

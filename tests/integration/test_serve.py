@@ -19,8 +19,13 @@ from bench.serving.load import ask_all
 
 import smidgen
 from smidgen.cli.app import main
+from smidgen.cli.serve import command
 from smidgen.runtime.progress import SWITCH
 from smidgen.runtime.writing.claim import digest_path
+from smidgen.serving.app import Served
+from smidgen.serving.form import FormField, RowForm
+from smidgen.serving.server import ServerEnd
+from smidgen.serving.settings import ServingSettings
 from tests.support.ready import WORDS, ready_images, ready_table, ready_texts
 
 SECONDS = 120
@@ -180,7 +185,7 @@ def test_a_second_signal_ends_it_at_once(table):
     with serving(table, "--timeout", 60) as (process, address):
         lazy = socket.create_connection(("127.0.0.1", find_port(address)))
         lazy.sendall(
-            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: 9\r\n\r\n{"
         )
         time.sleep(0.3)
@@ -194,6 +199,80 @@ def test_a_second_signal_ends_it_at_once(table):
     assert code == 130
     assert "interrupted. What was being asked got no answer." in warned
     assert "Traceback" not in warned
+
+
+_COMPUTING = """
+import sys, time
+import torch
+from smidgen.cli.serve import command
+from smidgen.serving.app import Served
+from smidgen.serving.form import FormField, RowForm
+from smidgen.serving.settings import ServingSettings
+
+def compute(rows):
+    a = torch.ones(200, 200, requires_grad=True)
+    end = time.monotonic() + (60 if rows[0]["text"] == "long" else 0)
+    while time.monotonic() < end:
+        (a @ a).tanh().sum().backward()
+    return [{"answer": "a"}]
+
+form = RowForm("text", (FormField("text", "text", example="short"),), classes=("a",))
+settings = ServingSettings(timeout=float(sys.argv[1]))
+load = lambda: Served(compute, form, "folder", "0123", "0")
+command._serve("127.0.0.1", 0, settings, load)
+"""
+
+
+def test_a_second_signal_while_torch_computes_ends_it_as_an_interrupted_program():
+    process = subprocess.Popen(
+        [sys.executable, "-c", _COMPUTING, "30"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        address = process.stdout.readline().split()[1]
+        body = b'{"row": "long"}'
+        asking = socket.create_connection(("127.0.0.1", find_port(address)))
+        asking.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.poll() is None
+        started = time.monotonic()
+        code, _, warned = end(process)
+        assert time.monotonic() - started < 10
+        with asking:
+            said = asking.recv(2**16).decode()
+    assert code == 130
+    assert "interrupted. What was being asked got no answer." in warned
+    assert "all that was asked is answered" not in warned
+    assert "terminate" not in warned
+    assert said.startswith("HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "said"),
+    [
+        (0, "stopped; all that was asked is answered"),
+        (1, "stopped; 1 request was not answered in time, and got 503."),
+        (7, "stopped; 7 requests were not answered in time, and got 503."),
+    ],
+)
+def test_the_last_line_says_whether_all_was_answered(capsys, monkeypatch, cut_off, said):
+    monkeypatch.setenv(SWITCH, "1")
+    ended = ServerEnd(forced=False, cut_off=cut_off)
+    monkeypatch.setattr("smidgen.serving.server.run_server", lambda *_, **__: ended)
+    form = RowForm("text", (FormField("text", "text", example="short"),), classes=("a",))
+    served = Served(lambda rows: [{}], form, "folder", "0123", "0")
+    command._serve("127.0.0.1", 0, ServingSettings(), lambda: served)
+    warned = " ".join(capsys.readouterr().err.split())
+    assert said in warned
+    assert warned.count("stopped") == 1
 
 
 def refuse(capsys, *words):
@@ -218,6 +297,7 @@ def test_what_cannot_be_served_is_one_sentence(table, tmp_path, capsys):
     assert "--host must be an address" in refuse(capsys, table, "--host", "192.0.2.1")
     assert "--max-waiting must be" in refuse(capsys, table, "--max-waiting", 3)
     assert "--allow-origin must be" in refuse(capsys, table, "--allow-origin", "*")
+    assert "--allow-host must be" in refuse(capsys, table, "--allow-host", "a:1")
     note = Path(table, "task.json")
     damaged = tmp_path / "damaged"
     damaged.mkdir()
@@ -227,10 +307,15 @@ def test_what_cannot_be_served_is_one_sentence(table, tmp_path, capsys):
     assert "damaged or edited" in refuse(capsys, damaged, "--port", 0)
 
 
-def test_other_machines_may_ask_only_after_a_warning(table):
-    process = start(table, "--host", "0.0.0.0", "--port", 0)
+@pytest.mark.parametrize(("words", "status"), [((), 200), (("--allow-host", "b"), 421)])
+def test_other_machines_may_ask_only_after_a_warning(table, words, status):
+    process = start(table, "--host", "0.0.0.0", "--port", 0, *words)
     try:
-        assert process.stdout.readline().startswith("ready: http://127.0.0.1:")
+        line = process.stdout.readline()
+        assert line.startswith("ready: http://127.0.0.1:")
+        url = f"{line.split()[1]}/health"
+        assert httpx.get(url, headers={"Host": "a"}).status_code == status
+        assert httpx.get(url, headers={"Host": "b"}).status_code == 200
         code, _, warned = end(process)
     finally:
         process.kill()

@@ -16,12 +16,17 @@ from typer.core import TyperCommand, TyperGroup
 
 import smidgen
 from smidgen.cli.completion.table import is_completing, make_light_command
-from smidgen.cli.console import Interrupted, note, out, refuse, spell_what_is_missing
+from smidgen.cli.console import (
+    INTERRUPTED,
+    Interrupted,
+    note,
+    out,
+    refuse,
+    spell_what_is_missing,
+)
 from smidgen.errors import SmidgenError, SmidgenWarning
 from smidgen.runtime.progress import SWITCH
 
-# What typer returns when the user pressed Ctrl-C.
-_INTERRUPTED = 130
 _WRONG_USAGE = 2
 # typer holds its own copy of click, and exports only a few of its errors.
 _WrongUsage: Any = BadParameter.__mro__[1]
@@ -204,7 +209,7 @@ def _run(words: list[str], *, debug: bool) -> int:
         try:
             command = typer.main.get_command(app)
             code = command.main(args=words, prog_name="smidgen", standalone_mode=False)
-            if code == _INTERRUPTED:
+            if code == INTERRUPTED:
                 refuse(
                     "interrupted. No file is half-written; if there is a checkpoint, the "
                     "same command resumes from it."
@@ -217,7 +222,7 @@ def _run(words: list[str], *, debug: bool) -> int:
             return _WRONG_USAGE
         except Interrupted as stop:
             refuse(f"interrupted. {stop}")
-            return _INTERRUPTED
+            return INTERRUPTED
         except SmidgenError as error:
             if debug:
                 raise

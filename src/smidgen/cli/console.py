@@ -114,6 +114,10 @@ _HEADINGS = {
 }
 
 
+INTERRUPTED = 130
+"""The status of a program that Ctrl-C ended; typer returns it too."""
+
+
 class Interrupted(Exception):
     """Ctrl-C, with a message of the command about how to continue."""
 

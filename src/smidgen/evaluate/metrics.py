@@ -13,7 +13,6 @@ whoever asks for it: torchmetrics need not be installed for anything else.
 from __future__ import annotations
 
 from abc import abstractmethod
-from statistics import NormalDist
 from typing import Any, Protocol
 
 import torch
@@ -218,9 +217,7 @@ class _IntervalMetric(_RowMetric):
                 f"{getattr(predictive, 'kind', type(predictive).__name__)}. Use NllMetric "
                 "instead."
             )
-        deviations = NormalDist().inv_cdf((1 + self.level) / 2)
-        half = deviations * predictive.total_variance.double().sqrt()
-        return predictive.mean.double() - half, predictive.mean.double() + half
+        return predictive.central_interval(self.level)
 
 
 class CoverageMetric(_IntervalMetric):

@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import e, pi
+from statistics import NormalDist
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from smidgen.errors import ArgumentError
+from smidgen.errors import ArgumentError, is_number
 from smidgen.outputs.information import entropy_of, mixture_information
 from smidgen.outputs.links import (
     GaussianLogit,
@@ -317,6 +318,26 @@ class GaussianPredictive(Predictive):
     def total_variance(self) -> Tensor:
         """Variance of a new observation: of the function plus the noise."""
         return self.variance + self.noise
+
+    def central_interval(self, coverage: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Find the middle part of each normal distribution, its noise included.
+
+        Args:
+            coverage: The probability of each interval, in (0, 1).
+
+        Returns:
+            The lower and the upper ends, (B, C) each, in float64.
+
+        Raises:
+            ArgumentError: If coverage is out of its range.
+        """
+        if not is_number(coverage) or not 0 < coverage < 1:
+            raise ArgumentError(
+                f"coverage must be above 0 and below 1, got {coverage!r}. Try 0.95."
+            )
+        deviations = NormalDist().inv_cdf((1 + coverage) / 2)
+        half = deviations * self.total_variance.double().sqrt()
+        return self.mean.double() - half, self.mean.double() + half
 
     @property
     def entropy(self) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,26 +14,21 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 
-from smidgen.errors import SmidgenError, reason
 from smidgen.serving.batching import Batcher, Compute
 from smidgen.serving.checking import check_rows, find_sent_rows, parse_body
 from smidgen.serving.form import RowForm
+from smidgen.serving.layers import FailureLayer, OuterLayer, make_json_response
 from smidgen.serving.metrics import CONTENT_TYPE, Metrics
 from smidgen.serving.openapi import describe_health, describe_predict
 from smidgen.serving.page import Page
-from smidgen.serving.receiving import read_body
+from smidgen.serving.receiving import await_while_connected, read_body
 from smidgen.serving.refusals import Refusal
 from smidgen.serving.settings import ServingSettings
 
 _ROUTES = ("/", "/predict", "/health", "/metrics", "/openapi.json")
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-}
 # What takes longer than a fraction of a millisecond is read beside the event loop.
 _MUCH = 1 << 16
+_READERS = 2
 
 
 @dataclass(frozen=True)
@@ -76,12 +71,15 @@ def make_app(served: Served, settings: ServingSettings | None = None) -> FastAPI
     # Made one after the other: what counts must tell what waits.
     batcher = Batcher(served.compute, settings, lambda rows: metrics.count_batch(rows))
     metrics = Metrics(served.about, lambda: batcher.waiting)
+    # Pictures and long bodies are read beside the event loop, and never many at once.
+    readers = ThreadPoolExecutor(_READERS, thread_name_prefix="smidgen-read")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         batcher.start()
         yield
-        await asyncio.to_thread(batcher.stop)
+        await batcher.finish()
+        readers.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(
         title=f"smidgen: {served.folder}",
@@ -94,10 +92,11 @@ def make_app(served: Served, settings: ServingSettings | None = None) -> FastAPI
         redirect_slashes=False,
     )
     app.state.metrics, app.state.batcher = metrics, batcher
-    _add_routes(app, served, settings)
+    _add_routes(app, served, settings, readers)
     app.add_exception_handler(Refusal, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
-    app.add_middleware(_Outermost, metrics=metrics)
+    # What is added last stands outside.
+    app.add_middleware(FailureLayer, metrics=metrics)
     if settings.allow_origin:
         app.add_middleware(
             CORSMiddleware,
@@ -105,10 +104,15 @@ def make_app(served: Served, settings: ServingSettings | None = None) -> FastAPI
             allow_methods=["GET", "POST"],
             allow_headers=["Content-Type"],
         )
+    app.add_middleware(
+        OuterLayer, metrics=metrics, routes=_ROUTES, hosts=settings.allow_host
+    )
     return app
 
 
-def _add_routes(app: FastAPI, served: Served, settings: ServingSettings) -> None:
+def _add_routes(
+    app: FastAPI, served: Served, settings: ServingSettings, readers: Executor
+) -> None:
     batcher: Batcher = app.state.batcher
     metrics: Metrics = app.state.metrics
     page = Page(served.form, served.about, served.rules)
@@ -124,28 +128,27 @@ def _add_routes(app: FastAPI, served: Served, settings: ServingSettings) -> None
                 served.form, find_sent_rows(parse_body(body), settings), settings
             )
 
-        is_short = len(body) < _MUCH and served.form.kind != "images"
-        rows = read() if is_short else await asyncio.to_thread(read)
-        try:
-            answers = await batcher.answer(rows)
-        except Refusal:
-            raise
-        except SmidgenError as error:
-            raise Refusal(422, str(error)) from error
+        async def answer() -> list[Any]:
+            is_short = len(body) < _MUCH and served.form.kind != "images"
+            loop = asyncio.get_running_loop()
+            rows = read() if is_short else await loop.run_in_executor(readers, read)
+            return await batcher.answer(rows)
+
+        answers = await await_while_connected(request, answer())
         metrics.count_answers(
             time.perf_counter() - started,
             len(answers),
             abstained=sum(bool(answer.get("abstain")) for answer in answers),
             strange=sum(bool(answer.get("strange")) for answer in answers),
         )
-        return _say(200, {"answers": answers, **served.about})
+        return make_json_response(200, {"answers": answers, **served.about})
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", openapi_extra=describe_health())
     async def health() -> Response:
         """Tell whether rows are answered, and by what."""
         ready = batcher.ready
-        return _say(200 if ready else 503, {"ready": ready, **served.about})
+        return make_json_response(200 if ready else 503, {"ready": ready, **served.about})
 
     @app.get("/metrics", response_class=Response)
     async def count() -> Response:
@@ -161,7 +164,7 @@ def _add_routes(app: FastAPI, served: Served, settings: ServingSettings) -> None
 
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    return _say(error.status, {"error": str(error)}, error.headers)
+    return make_json_response(error.status, {"error": str(error)}, error.headers)
 
 
 async def _refuse_route(request: Request, error: Exception) -> Response:
@@ -172,53 +175,4 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
         404: f"the address must be one of {', '.join(_ROUTES)}, got {path!r}. Ask one of them.",
         405: f"{path} is not asked by {request.method}. Use one of the methods in 'Allow'.",
     }.get(error.status_code, str(error.detail))
-    return _say(error.status_code, {"error": message}, error.headers)
-
-
-def _say(
-    status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None
-) -> Response:
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return Response(text, status, headers, media_type="application/json")
-
-
-class _Outermost:
-    """Counts every request, adds the headers of safety, and turns a failure into a sentence."""
-
-    def __init__(self, app: Any, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        route = scope["path"] if scope["path"] in _ROUTES else "other"
-        begun = False
-
-        async def send_safely(message: Any) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                self._metrics.count_request(route, message["status"])
-                told = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [
-                    *message["headers"],
-                    *((n, v) for n, v in _ENCODED if n not in told),
-                ]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_safely)
-        except Exception as error:
-            if begun:
-                raise
-            said = f"the server failed ({type(error).__name__}: {reason(error)})"
-            await _say(500, {"error": f"{said}. Ask its owner."})(
-                scope, receive, send_safely
-            )
-
-
-_ENCODED = [
-    (name.lower().encode("latin-1"), text.encode("latin-1"))
-    for name, text in _HEADERS.items()
-]
+    return make_json_response(error.status_code, {"error": message}, error.headers)

@@ -8,6 +8,7 @@ parts, and each gets the answers of its own rows, in their order.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,12 +16,16 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any
 
+from smidgen.errors import DataError
 from smidgen.serving.refusals import Refusal
 from smidgen.serving.settings import ServingSettings
 
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 """Answers rows, in their order."""
 _AGAIN = {"Retry-After": "1"}
+_LOOK = 0.02
+# How a message names the only row there is.
+_ROW = re.compile(r"\brow [01]\b")
 
 
 @dataclass(eq=False)
@@ -33,7 +38,6 @@ class _Job:
     taken: int = 0
     answers: list[Any] = field(default_factory=list)
     error: Exception | None = None
-    dropped: bool = False
 
     @property
     def left(self) -> int:
@@ -41,7 +45,8 @@ class _Job:
         return len(self.rows) - self.taken
 
 
-_Piece = tuple[_Job, Sequence[Any]]
+_Piece = tuple[_Job, int, Sequence[Any]]
+"""A request, the place of its first row here, from 0, and the rows."""
 
 
 class Batcher:
@@ -83,11 +88,20 @@ class Batcher:
 
     def stop(self) -> None:
         """Take no more rows, finish those that wait, and end the thread."""
+        self._close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    async def finish(self) -> None:
+        """Stop without holding up the event loop; whoever cancels it waits for no thread."""
+        self._close()
+        while self._thread.is_alive():
+            await asyncio.sleep(_LOOK)
+
+    def _close(self) -> None:
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
 
     async def answer(self, rows: Sequence[Any]) -> list[Any]:
         """Answer the rows of one request, in their order.
@@ -99,7 +113,8 @@ class Batcher:
             An answer for each row.
 
         Raises:
-            Refusal: If too many rows wait already, or the server stops.
+            Refusal: If too many rows wait already, a row cannot be answered (it says which,
+                from 1), or the server stops.
             CancelledError: If nobody waits for the answers any more.
         """
         job = _Job(rows, asyncio.get_running_loop().create_future())
@@ -107,8 +122,15 @@ class Batcher:
         try:
             return await job.future
         except asyncio.CancelledError:
-            job.dropped = True
+            self._drop(job)
             raise
+
+    def _drop(self, job: _Job) -> None:
+        """Take the rows of a request that still wait out of the queue."""
+        with self._changed:
+            if job in self._jobs:
+                self._jobs.remove(job)
+                self._waiting -= job.left
 
     def _put(self, job: _Job) -> None:
         most = self._settings.max_waiting
@@ -132,7 +154,7 @@ class Batcher:
         while (pieces := self._take()) is not None:
             if not pieces:
                 continue  # Only of requests that nobody waits for any more.
-            rows = [row for _, part in pieces for row in part]
+            rows = [row for _, _, part in pieces for row in part]
             self._count_batch(len(rows))
             try:
                 answers = self._call(rows)
@@ -140,10 +162,10 @@ class Batcher:
                 self._compute_apart(pieces, error)
             else:
                 start = 0
-                for job, part in pieces:
+                for job, _, part in pieces:
                     job.answers += answers[start : start + len(part)]
                     start += len(part)
-            _deliver([job for job, _ in pieces])
+            _deliver([job for job, _, _ in pieces])
 
     def _take(self) -> list[_Piece] | None:
         """Wait for rows and take as many as are computed at once; None at the very end."""
@@ -163,15 +185,15 @@ class Batcher:
             room = most
             while self._jobs and room:
                 job = self._jobs[0]
-                if job.dropped or job.error is not None:
+                if job.error is not None:
                     self._waiting -= job.left
                     self._jobs.popleft()
                     continue
                 part = job.rows[job.taken : job.taken + room]
+                pieces.append((job, job.taken, part))
                 job.taken += len(part)
                 room -= len(part)
                 self._waiting -= len(part)
-                pieces.append((job, part))
                 if not job.left:
                     self._jobs.popleft()
         return pieces
@@ -184,14 +206,50 @@ class Batcher:
 
     def _compute_apart(self, pieces: Sequence[_Piece], error: Exception) -> None:
         """Compute the parts one by one, so that only the request that is at fault fails."""
-        if len(pieces) == 1:
-            pieces[0][0].error = error
-            return
-        for job, part in pieces:
+        for job, first, part in pieces:
             try:
+                if len(pieces) == 1:
+                    raise error
                 job.answers += self._call(part)
+            except DataError as own:
+                job.error = self._find_row(first, part, own)
             except Exception as own:
                 job.error = own
+
+    def _find_row(self, first: int, part: Sequence[Any], error: DataError) -> Exception:
+        """Find the row that an error is about, by computing halves."""
+        # What computes numbers the rows of what it was handed, and some of it from 0.
+        while len(part) > 1:
+            half = len(part) // 2
+            found = self._try(part[:half])
+            part, rest = part[:half], part[half:]
+            if found is None:
+                first, part = first + half, rest
+                found = self._try(part)
+            if found is None:  # Only together.
+                break
+            if not isinstance(found, DataError):
+                return found
+            error = found
+        else:
+            return Refusal(422, _name_row(error, first + 1))
+        error.batch = None
+        return Refusal(422, str(error))
+
+    def _try(self, rows: Sequence[Any]) -> Exception | None:
+        try:
+            self._call(rows)
+        except Exception as error:
+            return error
+        return None
+
+
+def _name_row(error: DataError, number: int) -> str:
+    """Say an error about a row that was computed alone, with its number in the request."""
+    error.batch = None
+    said = str(error).replace(" (rows are counted from 0)", "")
+    named, times = _ROW.subn(f"row {number}", said)
+    return named if times else f"row {number} cannot be answered: {said}"
 
 
 def _deliver(jobs: Sequence[_Job]) -> None:

@@ -12,9 +12,12 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from smidgen.errors import DataError, did_you_mean
+from smidgen.errors import DataError
+from smidgen.integrations.reading.given_cells import name_cells, require_texts
 from smidgen.integrations.reading.images import (
+    MOST_PIXELS,
     ImageSet,
+    count_pixels,
     decode_picture,
     refuse_other_scale,
 )
@@ -123,18 +126,20 @@ def check_rows(form: RowForm, rows: Sequence[Any], settings: ServingSettings) ->
     Raises:
         Refusal: If a row cannot be used; it says which, from 1.
     """
+    pictures = _find_pictures(rows) if form.kind == "images" else {}
     checked: list[Any] = []
     for number, row in enumerate(rows, 1):
         where = f"row {number}"
         try:
             if form.kind == "images":
-                checked.append(_read_image(form, row, where))
+                picture = pictures.get(number)
+                checked.append(_read_image(form, row, picture, where))
             else:
                 cells = _name_cells(form, row, where)
                 for column in form.fields:
                     _check_cell(column, cells[column.name], where, settings)
                 if form.kind == "text":
-                    _refuse_empty(form, cells, where)
+                    require_texts(cells, form.columns, form.pair, where)
                 checked.append(cells)
         except DataError as error:
             raise Refusal(422, str(error)) from error
@@ -142,36 +147,22 @@ def check_rows(form: RowForm, rows: Sequence[Any], settings: ServingSettings) ->
 
 
 def _name_cells(form: RowForm, row: Any, where: str) -> Mapping[str, Any]:
-    """Give each cell of a row the name of its column."""
+    """Give each cell of a row the name of its column; numbers without names are refused."""
     names = form.names
-    if form.kind == "text" and isinstance(row, str | list):
-        # A text may stand alone, and two as a list.
-        cells = [row] if isinstance(row, str) else row
-        if len(cells) != len(names):
-            raise DataError(
-                f"{where} must have a text for each of {', '.join(names)}, got "
-                f"{len(cells)}. Send a list of {len(names)}, or an object by column."
-            )
-        return dict(zip(names, cells, strict=True))
-    if not isinstance(row, dict):
+    if not isinstance(row, (str, list, dict) if form.kind == "text" else dict):
         plain = "a text or " if form.kind == "text" else ""
         raise DataError(
             f"{where} must be {plain}an object with a value for each column "
             f"({', '.join(names)}), got {_show(row)}. Write it so."
         )
-    for name in names:
-        if name not in row:
-            raise DataError(
-                f"{where} must have the column {name!r}, as in training, got "
-                f"{', '.join(map(_show, row)) or 'none'}.{did_you_mean(name, row)} Add it."
-            )
-    for name in row:
+    cells = name_cells(row, names, where)
+    for name in cells:
         if name not in names:
             raise DataError(
                 f"{where} must have no columns but {', '.join(names)}, got {_show(name)}. "
                 "Leave it out."
             )
-    return row
+    return cells
 
 
 def _check_cell(
@@ -189,11 +180,6 @@ def _check_cell(
                 f"{column.name!r}. Encode it as UTF-8."
             )
     if column.kind == "text":
-        if not (value is None or isinstance(value, str)):
-            raise DataError(
-                f"{where} must have a text in {column.name!r}, got {_show(value)}. Put it "
-                "in quotes."
-            )
         return
     try:
         cell = read_cell(value)
@@ -210,24 +196,42 @@ def _check_cell(
             f"{_show(value)}. "
             + ("Write null where it is missing." if column.may_lack else "Fill it in.")
         )
-
-
-def _refuse_empty(form: RowForm, cells: Mapping[str, Any], where: str) -> None:
-    # Of several columns that are read as one text, some may be empty.
-    groups = [form.columns] if form.pair is None else [form.columns, (form.pair,)]
-    for group in groups:
-        if not any((cells[name] or "").strip() for name in group):
+    if isinstance(cell, float) and column.range is not None:
+        low, high = column.range
+        if not low <= cell <= high:
             raise DataError(
-                f"{where} must have a text in {' or '.join(map(repr, group))}, got none. "
-                "Fill or remove the row."
+                f"{where} must have a number from {low:.3g} to {high:.3g} in "
+                f"{column.name!r}, which fp32 can hold, got {_show(value)}. Mend it."
             )
 
 
-def _read_image(form: RowForm, row: Any, where: str) -> np.ndarray:
+def _find_pictures(rows: Sequence[Any]) -> dict[int, bytes]:
+    """Find the files of pictures by the number of their row; none is decoded yet."""
+    pictures, pixels = {}, 0
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, str):
+            continue
+        try:
+            pictures[number] = _decode(row, f"row {number}")
+            pixels += count_pixels(pictures[number], f"row {number}")
+        except DataError as error:
+            raise Refusal(422, str(error)) from error
+        # A file of some kilobytes may take a second to decode.
+        if pixels > MOST_PIXELS:
+            raise Refusal(
+                413,
+                f"the pictures must have at most {MOST_PIXELS // 10**6} million pixels "
+                f"together, got more up to row {number}. Make them smaller, or send fewer at "
+                "once.",
+            )
+    return pictures
+
+
+def _read_image(form: RowForm, row: Any, picture: bytes | None, where: str) -> np.ndarray:
     """Read a picture or pixels, (channels, height, width)."""
     shape = form.shape or ()
-    if isinstance(row, str):
-        return decode_picture(_decode(row, where), shape, where).numpy()
+    if picture is not None:
+        return decode_picture(picture, shape, where).numpy()
     # Of one channel, a list of rows is enough.
     if shape[:1] == (1,) and isinstance(row, list) and len(row) == shape[1] != 1:
         row = [row]

@@ -17,7 +17,7 @@ _SHOWN_VALUES = 100
 class FormField:
     """A column: what stands in it, values it had in training, and one to begin with.
 
-    `may_lack` says whether a value may be missing.
+    `may_lack` says whether a value may be missing, `range` how large a number may be.
     """
 
     name: str
@@ -25,6 +25,7 @@ class FormField:
     values: tuple[str, ...] = ()
     example: str | float | None = None
     may_lack: bool = True
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,11 @@ def _describe_column(name: str, column: NumberColumn | CategoryColumn | None) ->
         usual = column.mean if column.median is None else column.median
         example = float(f"{usual:.6g}")
         return FormField(
-            name, "number", example=example, may_lack=column.median is not None
+            name,
+            "number",
+            example=example,
+            may_lack=column.median is not None,
+            range=column.range,
         )
     # A column without a single value in training says nothing, whatever stands in it.
     values = () if column is None else column.values[:_SHOWN_VALUES]

@@ -48,6 +48,8 @@ class Metrics:
         self._lock = Lock()
         self.requests: Counter[tuple[str, int]] = Counter()
         self.counts: Counter[str] = Counter()
+        # Requests that the end of the server left without an answer.
+        self.cut_off = 0
         self.seconds, self.batches = Histogram(_SECONDS), Histogram(_ROWS)
 
     def count_request(self, route: str, status: int) -> None:

@@ -20,9 +20,11 @@ _ERROR = {
 _REFUSALS = {
     400: "Not JSON, or not UTF-8.",
     408: "The body came too slowly.",
-    413: "The body is too large.",
+    413: "The body is too large, or its pictures have too many pixels together.",
     415: "Another type than application/json.",
+    421: "The header Host names another server.",
     422: "A row cannot be used; the sentence says which, from 1.",
+    500: "The server failed; the sentence has a number that its owner can look up.",
     503: "Too many rows wait, or the server stops; Retry-After says when to ask again.",
 }
 

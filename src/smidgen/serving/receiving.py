@@ -1,8 +1,10 @@
-"""The body of a request, read within its limits of bytes and of time."""
+"""The body of a request, read within its limits; and whether its client still waits."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -10,7 +12,10 @@ from starlette.requests import ClientDisconnect
 from smidgen.serving.refusals import Refusal
 from smidgen.serving.settings import ServingSettings
 
+_Result = TypeVar("_Result")
 _JSON = "application/json"
+_LEFT = 499
+"""No status of HTTP's, but the usual one for this in what servers count."""
 # Bodies are read to their end, and forgotten, up to so many times the limit.
 _DRAINED = 8
 
@@ -62,6 +67,38 @@ async def read_body(request: Request, settings: ServingSettings) -> bytes:
         raise Refusal(400, "the body must be whole, got a part. Send it again.") from error
     _require_size(size, most, most)
     return b"".join(parts)
+
+
+async def await_while_connected(
+    request: Request, work: Coroutine[Any, Any, _Result]
+) -> _Result:
+    """Await work for a request, as long as its client waits too.
+
+    Args:
+        request: The request; its body was read.
+        work: What to do; it is cancelled when the client leaves.
+
+    Returns:
+        What the work returns.
+
+    Raises:
+        Refusal: If the client left. It hears nothing of that; it is counted.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_wait_for_end(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Refusal(_LEFT, "the client must wait for its answer, and it left.")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _wait_for_end(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _require_size(size: int, most: int, limit: int) -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -20,14 +21,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from smidgen.errors import ArgumentError, system_reason
 from smidgen.serving.settings import ServingSettings
 
-_LOCAL = ("127.0.0.1", "::1", "localhost")
 _CONNECTIONS = 512
 _KEPT_SECONDS = 75
+_LOOK = 0.05
 
 
-def is_local(host: str) -> bool:
-    """Whether only programs of this machine reach an address."""
-    return host in _LOCAL or host.startswith("127.")
+@dataclass(frozen=True)
+class ServerEnd:
+    """How a server ended.
+
+    Args:
+        forced: A second signal ended it at once.
+        cut_off: How many requests got 503 in the place of an answer.
+    """
+
+    forced: bool
+    cut_off: int
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -87,7 +96,7 @@ def run_server(
     settings: ServingSettings,
     *,
     on_ready: Callable[[], None] = lambda: None,
-) -> bool:
+) -> ServerEnd:
     """Serve until SIGTERM or SIGINT, then finish what is running.
 
     Args:
@@ -97,11 +106,11 @@ def run_server(
         on_ready: Called when requests are taken.
 
     Returns:
-        Whether everything was finished; False if a second signal cut it off.
+        How it ended.
     """
     server = make_server(app, settings, on_ready=on_ready)
     server.run([opened])
-    return not server.force_exit
+    return ServerEnd(server.force_exit, app.state.metrics.cut_off)
 
 
 def make_server(
@@ -144,6 +153,16 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # A second signal may come while it waits for what looks at no flag.
+        ending = asyncio.ensure_future(super().shutdown(sockets))
+        while not ending.done() and not self.force_exit:
+            await asyncio.wait((ending,), timeout=_LOOK)
+        if ending.done():
+            ending.result()
+        else:
+            ending.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # The first asks to finish, the second to stop at once. None is raised again.

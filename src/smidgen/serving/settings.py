@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 
 from smidgen.errors import ArgumentError, is_number, is_whole
 
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?", re.IGNORECASE)
+
+_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class ServingSettings:
         max_characters: Characters of one text or category.
         timeout: Seconds that a client has to send its request.
         allow_origin: Web pages of other addresses that may ask, such as "https://example.org".
+        allow_host: Names by which it may be asked besides those of this machine alone, such as
+            "box.local"; None for any name.
 
     Raises:
         ArgumentError: If a number is out of range, or a whole request could never wait.
@@ -36,6 +41,7 @@ class ServingSettings:
     max_characters: int = 20_000
     timeout: float = 30.0
     allow_origin: tuple[str, ...] = ()
+    allow_host: tuple[str, ...] | None = ()
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -61,9 +67,23 @@ class ServingSettings:
                     "allow_origin must be addresses such as https://example.org, without a path "
                     f"and without stars, got {origin!r}. Name each page's own."
                 )
+        for host in self.allow_host or ():
+            if not _NAME.fullmatch(host) and not _is_address(host.strip("[]")):
+                raise ArgumentError(
+                    "allow_host must be names or addresses such as box.local, without a port "
+                    f"and without stars, got {host!r}. Any port is meant."
+                )
         if self.max_waiting < self.max_rows:
             raise ArgumentError(
                 f"max_waiting must be max_rows ({self.max_rows}) or more, got "
                 f"{self.max_waiting}. A whole request must be able to wait: raise it, or "
                 "lower max_rows."
             )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

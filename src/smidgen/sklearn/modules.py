@@ -22,7 +22,13 @@ _LEAST_GROUPS = 50
 
 
 def make_module(
-    source: ModuleSource, inputs: Tensor, outputs: int, *, hidden: Any, seed: int
+    source: ModuleSource,
+    inputs: Tensor,
+    outputs: int,
+    *,
+    hidden: Any,
+    seed: int,
+    trained: bool,
 ) -> nn.Module:
     """Make the module to train, or copy the one that was given.
 
@@ -32,6 +38,7 @@ def make_module(
         outputs: How many outputs it must have.
         hidden: The hidden units of an MLP.
         seed: Fixes new weights.
+        trained: It is not to be trained any more, so it must be one.
 
     Returns:
         A module that the caller does not have; an MLP is of float64, and standardises.
@@ -42,6 +49,12 @@ def make_module(
     features = inputs.shape[1]
     if isinstance(source, nn.Module):
         return deepcopy(source)
+    if trained:
+        got = "none" if source is None else f"a {type(source).__name__}"
+        raise ArgumentError(
+            f"module must be a trained torch.nn.Module with prefit=True, got {got}. Pass the "
+            "module that was trained, or leave prefit out to train one."
+        )
     if source is None:
         network = PlainNetwork("mlp", (features,), outputs, hidden=tuple(hidden))
         model = network.build(seed).double()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 from smidgen.decide import intervals
 from smidgen.decide.calibration_rows import require_open_fraction
 from smidgen.integrations.arrays import ArrayBatches, Arrays
+from smidgen.integrations.devices import find_device
 from smidgen.outputs.likelihood import Categorical, Gaussian, Likelihood
 from smidgen.outputs.predictive import GaussianPredictive, Predictive
 from smidgen.outputs.problem import Problem
@@ -68,7 +68,8 @@ class _TableEstimator(BayesEstimator):
             likelihood.outputs,
             hidden=self.hidden,
             seed=plan.seed,
-        ).to(self.device)
+            trained=plan.trained,
+        ).to(find_device(self.device))
         problem = Problem(module).with_likelihood(likelihood)
         data = Arrays(as_inputs(problem, X), targets)
         require_outputs(problem, data.inputs[:2])
@@ -117,7 +118,7 @@ class BayesClassifier(BayesClassifierBase, _TableEstimator):
         max_error: The largest error rate among the rows that are answered.
         coverage: How often a set must hold the true class.
         settings: What `smidgen.bayesify` tries.
-        device: Where to compute.
+        device: Where to compute: a device of torch, or "auto".
         random_state: Fixes everything random.
         verbose: Show progress bars.
     """
@@ -198,7 +199,7 @@ class BayesRegressor(RegressorMixin, _TableEstimator):  # type: ignore[misc]
         rule_fraction: The share of rows that chooses nothing; with them `predict_interval`
             has the coverage that is asked for on new rows like these.
         settings: What `smidgen.bayesify` tries.
-        device: Where to compute.
+        device: Where to compute: a device of torch, or "auto".
         random_state: Fixes everything random.
         verbose: Show progress bars.
     """
@@ -300,9 +301,7 @@ class BayesRegressor(RegressorMixin, _TableEstimator):  # type: ignore[misc]
             rule = intervals(*self.rule_rows_, coverage=coverage)
             low, high = rule.apply(gaussian)
         else:
-            deviations = NormalDist().inv_cdf((1 + coverage) / 2)
-            half = deviations * gaussian.total_variance.double().sqrt()
-            low, high = gaussian.mean - half, gaussian.mean + half
+            low, high = gaussian.central_interval(coverage)
         return self._unscale(low), self._unscale(high)
 
     def _predict_gaussian(self, X: Any) -> GaussianPredictive:

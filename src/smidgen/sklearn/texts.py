@@ -57,7 +57,7 @@ class BayesTextClassifier(BayesClassifierBase):
         max_error: The largest error rate among the texts that are answered.
         coverage: How often a set must hold the true class.
         settings: What `smidgen.bayesify` tries.
-        device: Where to compute.
+        device: Where to compute: a device of torch, or "auto".
         random_state: Fixes everything random.
         verbose: Show progress bars.
     """

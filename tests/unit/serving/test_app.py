@@ -25,6 +25,10 @@ def predictor(tmp_path_factory):
     return smidgen.load(ready_table(tmp_path_factory.mktemp("table")))
 
 
+def local_client(app):
+    return TestClient(app, base_url="http://localhost")
+
+
 def make_served(predictor, **changed):
     values = {
         "compute": lambda rows: predictor(rows).to_dicts(),
@@ -40,7 +44,7 @@ def make_served(predictor, **changed):
 @pytest.fixture(scope="module")
 def client(predictor):
     settings = ServingSettings(max_bytes=2000, max_rows=20, max_waiting=20)
-    with TestClient(make_app(make_served(predictor), settings)) as client:
+    with local_client(make_app(make_served(predictor), settings)) as client:
         yield client
 
 
@@ -70,7 +74,7 @@ def test_health_tells_what_answers(client):
 
 
 def test_it_is_not_ready_before_it_starts(predictor):
-    client = TestClient(make_app(make_served(predictor)))
+    client = local_client(make_app(make_served(predictor)))
     assert client.get("/health").status_code == 503
     found = client.post("/predict", json={"rows": ROWS})
     assert found.status_code == 503
@@ -78,7 +82,7 @@ def test_it_is_not_ready_before_it_starts(predictor):
 
 
 def test_metrics_count(predictor):
-    with TestClient(make_app(make_served(predictor))) as client:
+    with local_client(make_app(make_served(predictor))) as client:
         answers = client.post("/predict", json={"rows": ROWS}).json()["answers"]
         client.post("/predict", json={"rows": []})
         client.get("/nowhere")
@@ -198,10 +202,13 @@ def test_no_other_origin_may_ask_unless_it_was_named(client, predictor):
         not in client.options("/predict", headers=asking).headers
     )
     settings = ServingSettings(allow_origin=("https://a.example",))
-    with TestClient(make_app(make_served(predictor), settings)) as open_client:
+    with local_client(make_app(make_served(predictor), settings)) as open_client:
         asked = {**asking, "Access-Control-Request-Headers": "content-type"}
         first = open_client.options("/predict", headers=asked)
         assert first.status_code == 200
+        assert first.headers["x-content-type-options"] == "nosniff"
+        counted = 'smidgen_requests_total{route="/predict",status="200"} 1'
+        assert counted in open_client.get("/metrics").text
         assert first.headers["access-control-allow-origin"] == "https://a.example"
         found = open_client.post("/predict", json={"row": ROWS[0]}, headers=asking)
         assert found.headers["access-control-allow-origin"] == "https://a.example"
@@ -214,25 +221,88 @@ def test_a_row_that_only_the_model_refuses_is_no_failure_of_the_server(predictor
     def compute(rows):
         raise smidgen.errors.DataError("the outputs must be finite, got NaN. Look again.")
 
-    with TestClient(make_app(make_served(predictor, compute=compute))) as client:
+    with local_client(make_app(make_served(predictor, compute=compute))) as client:
         found = client.post("/predict", json={"row": ROWS[0]})
     assert (found.status_code, found.json()["error"]) == (
         422,
-        "the outputs must be finite, got NaN. Look again.",
+        "row 1 cannot be answered: the outputs must be finite, got NaN. Look again.",
     )
 
 
-def test_a_failure_is_one_sentence_and_the_server_goes_on(predictor):
+def test_a_page_that_may_ask_hears_of_a_failure_too(predictor):
     def compute(rows):
-        if rows[0]["x"] == 0:
-            raise RuntimeError("something broke\nTraceback of many lines")
+        raise RuntimeError("something broke")
+
+    settings = ServingSettings(allow_origin=("https://a.example",))
+    served = make_served(predictor, compute=compute)
+    with local_client(make_app(served, settings)) as client:
+        asking = {"Origin": "https://a.example"}
+        found = client.post("/predict", json={"row": ROWS[0]}, headers=asking)
+    assert found.status_code == 500
+    assert found.headers["access-control-allow-origin"] == "https://a.example"
+
+
+def test_a_name_that_is_not_the_servers_is_refused(client, predictor):
+    for name in ("127.0.0.1", "localhost:8000", "[::1]:8000", "LOCALHOST"):
+        assert client.get("/health", headers={"Host": name}).status_code == 200
+    found = client.post(
+        "/predict", json={"rows": ROWS}, headers={"Host": "evil.example:80"}
+    )
+    assert found.status_code == 421
+    assert found.json()["error"] == (
+        "Host must be one of 127.0.0.1, localhost, [::1], got 'evil.example:80'. Ask one of "
+        "them, or start the server with --allow-host and the name."
+    )
+    assert found.headers["x-content-type-options"] == "nosniff"
+    assert 'route="/predict",status="421"} 1' in client.get("/metrics").text
+    for allowed, status in ((("box.local",), 200), (None, 200), ((), 421)):
+        app = make_app(make_served(predictor), ServingSettings(allow_host=allowed))
+        with local_client(app) as other:
+            asked = other.get("/health", headers={"Host": "box.local:8000"})
+        assert asked.status_code == status
+
+
+def test_a_refusal_names_the_row_of_the_request(predictor):
+    def compute(rows):
+        wrong = [number for number, row in enumerate(rows) if row["x"] == 7]
+        if wrong:
+            raise smidgen.errors.DataError(
+                f"got inf at row {wrong[0]} (rows are counted from 0)."
+            )
         return predictor(rows).to_dicts()
 
-    with TestClient(make_app(make_served(predictor, compute=compute))) as client:
+    settings = ServingSettings(max_batch=8)
+    served = make_served(predictor, compute=compute)
+    rows = [{"x": number, "town": "Ulm"} for number in (0.5,) * 20]
+    rows[12]["x"] = 7
+    with local_client(make_app(served, settings)) as client:
+        found = client.post("/predict", json={"rows": rows})
+    assert (found.status_code, found.json()["error"]) == (422, "got inf at row 13.")
+
+
+def test_a_number_that_fp32_cannot_hold_is_named(client):
+    rows = [*ROWS, {"x": 1e300, "town": "Ulm"}]
+    found = client.post("/predict", json={"rows": rows})
+    assert found.status_code == 422
+    assert "row 4 must have a number from" in found.json()["error"]
+
+
+def test_a_failure_is_told_to_the_owner_alone_and_the_server_goes_on(predictor, caplog):
+    def compute(rows):
+        if rows[0]["x"] == 0:
+            raise FileNotFoundError(2, "No such file", "/home/owner/model.safetensors")
+        return predictor(rows).to_dicts()
+
+    with local_client(make_app(make_served(predictor, compute=compute))) as client:
         found = client.post("/predict", json={"row": {"x": 0, "town": "Ulm"}})
         assert found.status_code == 500
-        assert found.json()["error"] == (
-            "the server failed (RuntimeError: something broke). Ask its owner."
+        said = re.fullmatch(
+            r"the server failed \(failure ([0-9a-f]{8})\)\. Tell its owner this number: the "
+            r"reason stands in what the server wrote\.",
+            found.json()["error"],
         )
+        assert f"failure {said[1]}, /predict:" in caplog.text
+        assert "/home/owner/model.safetensors" in caplog.text
+        assert "Traceback" in caplog.text
         assert client.post("/predict", json={"row": ROWS[0]}).status_code == 200
         assert 'route="/predict",status="500"} 1' in client.get("/metrics").text

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from smidgen.errors import DataError
 from smidgen.serving.batching import Batcher
 from smidgen.serving.refusals import Refusal
 from smidgen.serving.settings import ServingSettings
@@ -186,3 +187,75 @@ def test_many_threads_may_ask():
             thread.join()
     for number, answers in found.items():
         assert answers == [[(number * 100 + i) ** 2] for i in range(50)]
+
+
+@pytest.mark.parametrize("place", [0, 6, 7, 11])
+def test_an_error_about_a_row_names_its_place_in_the_request(place):
+    def compute(rows):
+        for number, row in enumerate(rows):
+            if row == "bad":
+                error = DataError(
+                    f"got inf at row {number} (rows are counted from 0). Mend it."
+                )
+                error.batch = 1
+                raise error
+        return list(rows)
+
+    rows = [0] * 12
+    rows[place] = "bad"
+    with working(compute, max_batch=7, wait=100) as batcher:
+        answers = together(batcher, [[1, 2], rows, [3]])
+    assert answers[0] == [1, 2]
+    assert answers[2] == [3]
+    assert str(answers[1]) == f"got inf at row {place + 1}. Mend it."
+    assert answers[1].status == 422
+
+
+def test_rows_that_are_at_fault_only_together_are_refused_without_a_number():
+    def compute(rows):
+        if len(rows) > 3:
+            raise DataError("too many at once")
+        return list(rows)
+
+    with working(compute, wait=0) as batcher:
+        (answer,) = together(batcher, [[1, 2, 3, 4]])
+    assert (answer.status, str(answer)) == (422, "too many at once")
+
+
+def test_rows_of_a_client_that_left_make_room_at_once():
+    compute = Squares(held=True)
+    with working(compute, max_batch=1, max_waiting=4, max_rows=4, wait=0) as batcher:
+
+        async def ask():
+            first = asyncio.create_task(batcher.answer([1]))
+            assert await asyncio.to_thread(compute.entered.wait, 10)
+            left = asyncio.create_task(batcher.answer([2, 3, 4, 5]))
+            await asyncio.sleep(0)
+            assert batcher.waiting == 4
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+            assert batcher.waiting == 0
+            last = asyncio.create_task(batcher.answer([6]))
+            await asyncio.sleep(0)
+            compute.gate.set()
+            return await asyncio.gather(first, last)
+
+        assert asyncio.run(ask()) == [[1], [36]]
+
+
+def test_whoever_waits_for_its_end_may_stop_waiting():
+    compute = Squares(held=True)
+    batcher = Batcher(compute, ServingSettings(max_batch=1, wait=0))
+    batcher.start()
+
+    async def ask():
+        asked = asyncio.create_task(batcher.answer([3]))
+        assert await asyncio.to_thread(compute.entered.wait, 10)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(batcher.finish(), 0.1)
+        assert not batcher.ready
+        compute.gate.set()
+        await batcher.finish()
+        return await asked
+
+    assert asyncio.run(ask()) == [9]

@@ -86,6 +86,12 @@ def test_one_row_and_several():
         (TABLE, {"x": float("inf"), "town": "Ulm"}, "a finite number in 'x'.* Infinity"),
         (TABLE, {"x": "1e999", "town": "Ulm"}, "a finite number in 'x'"),
         (TABLE, {"x": 10**400, "town": "Ulm"}, "number in 'x'.* a very large number"),
+        (
+            TABLE,
+            {"x": 1e39, "town": "Ulm"},
+            "from -3.4e.38 to 3.4e.38 in 'x', .* got 1e.39",
+        ),
+        (TABLE, {"x": "-1e39", "town": "Ulm"}, "a number from .* in 'x', .* got '-1e39'"),
         (TABLE, {"x": [1], "town": "Ulm"}, "number in 'x', .* got a list of 1"),
         (TABLE, {"x": 1, "town": {}}, "a text or a number in 'town', .* got an object"),
         (TABLE, {"x": 1, "town": "U" * 11}, "at most 10 characters in 'town', got 11"),
@@ -96,12 +102,12 @@ def test_one_row_and_several():
         (TEXT, " \n", "row 2 must have a text in 'sentence', got none"),
         (TEXT, "a" * 11, "at most 10 characters in 'sentence', got 11"),
         (TEXT, "a\udfff", "whole characters, got half of one"),
-        (TEXT, ["a", "b"], "a text for each of sentence, got 2"),
+        (TEXT, ["a", "b"], r"a value for each of 1 columns \(sentence\), got 2"),
         (TEXT, {"sentence": 3}, "must have a text in 'sentence', got 3"),
-        (JOINED, "a", "a text for each of title, body, got 1"),
+        (JOINED, "a", r"for each of 2 columns \(title, body\), got 1"),
         (JOINED, {"title": "", "body": None}, "in 'title' or 'body', got none"),
         (PAIR, {"one": "a", "two": ""}, "a text in 'two', got none"),
-        (PAIR, ["a"], "a text for each of one, two, got 1"),
+        (PAIR, ["a"], r"a value for each of 2 columns \(one, two\), got 1"),
         (PAIR, ["a", 2], "must have a text in 'two', got 2"),
         (GREY, "no base64!", "a picture in base64, got another text"),
         (GREY, "aGVsbG8=", "row 2 must be a picture .* got something else"),
@@ -175,6 +181,19 @@ def test_a_small_file_of_a_very_large_picture_is_refused():
     huge = encode(Image.new("1", (8000, 6000)))
     assert len(huge) < 2**16
     refuse(422, "at most 40 million pixels", check_rows, GREY, [huge], SETTINGS)
+
+
+def test_pictures_of_a_request_are_bounded_together_before_any_is_decoded(monkeypatch):
+    def refuse_to_decode(*_):
+        raise AssertionError("decoded")
+
+    large = encode(Image.new("1", (6000, 3000)))
+    with monkeypatch.context() as patch:
+        patch.setattr("smidgen.serving.checking.decode_picture", refuse_to_decode)
+        rows = [large, [[0.5] * 3] * 2, large, large]
+        message = "at most 40 million pixels together, got more up to row 4"
+        refuse(413, message, check_rows, GREY, rows, SETTINGS)
+    assert len(check_rows(GREY, [large, large], SETTINGS)) == 2
 
 
 def test_formats_that_nobody_asked_for_are_refused():

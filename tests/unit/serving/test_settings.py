@@ -19,6 +19,9 @@ from smidgen.serving.settings import ServingSettings
             {"allow_origin": ("https://example.org/page",)},
             "allow_origin must be addresses such as",
         ),
+        ({"allow_host": ("box.local:8000",)}, "allow_host must be names or addresses"),
+        ({"allow_host": ("a:1",)}, "allow_host must be names or addresses"),
+        ({"allow_host": ("*",)}, "allow_host must be names or addresses such as box.local"),
     ],
 )
 def test_what_cannot_be_is_refused(values, message):
@@ -29,3 +32,9 @@ def test_what_cannot_be_is_refused(values, message):
 def test_origins_are_addresses():
     origins = ("https://example.org", "http://localhost:3000", "http://[::1]:3000")
     assert ServingSettings(allow_origin=origins).allow_origin == origins
+
+
+def test_hosts_are_names_and_addresses():
+    hosts = ("box.local", "my_box", "192.168.0.7", "[fe80::1]", "fe80::1")
+    assert ServingSettings(allow_host=hosts).allow_host == hosts
+    assert ServingSettings(allow_host=None).allow_host is None

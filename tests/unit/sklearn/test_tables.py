@@ -176,6 +176,22 @@ def test_other_modules_are_refused(module, message):
         BayesClassifier(module(), **TINY).fit(X, y)
 
 
+@pytest.mark.parametrize("estimator", [BayesClassifier, BayesRegressor])
+@pytest.mark.parametrize(("module", "got"), [(None, "none"), (make_network, "a function")])
+def test_what_has_random_weights_is_not_taken_as_trained(estimator, module, got):
+    X, y = blobs(150)
+    message = f"module must be a trained torch.nn.Module with prefit=True, got {got}"
+    with pytest.raises(ArgumentError, match=message):
+        estimator(module, prefit=True, settings=FEW).fit(X, y)
+
+
+def test_devices_are_named_as_elsewhere():
+    X, y = blobs(150)
+    assert BayesClassifier(**TINY, device="auto").fit(X, y).score(X, y) > 0.5
+    with pytest.raises(ArgumentError, match="device must be auto or a torch device"):
+        BayesClassifier(**TINY, device="abacus").fit(X, y)
+
+
 def test_weights_of_rows_are_refused():
     X, y = blobs(150)
     with pytest.raises(ArgumentError, match=r"sample_weight must be left out.*repeat rows"):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from typer import Argument, Option
 
 import smidgen
-from smidgen.cli.console import Interrupted, err, note, out
+from smidgen.cli.console import INTERRUPTED, err, note, out, refuse
 from smidgen.cli.options import text as texts
 from smidgen.errors import ArgumentError, ResourceError, how_to_install
 from smidgen.runtime.progress import SWITCH
@@ -57,6 +58,13 @@ Origins = Annotated[
         help="A web page's address that may ask, such as https://example.org; repeat it.",
     ),
 ]
+Hosts = Annotated[
+    list[str] | None,
+    Option(
+        "--allow-host",
+        help="A name by which it may be asked, such as box.local; repeat it.",
+    ),
+]
 
 
 def serve(
@@ -68,6 +76,7 @@ def serve(
     threads: Threads = None,
     device: texts.Device = "auto",
     allow_origin: Origins = None,
+    allow_host: Hosts = None,
     max_waiting: MaxWaiting = 1024,
     max_rows: MaxRows = 256,
     max_bytes: MaxBytes = 8 * 2**20,
@@ -76,6 +85,7 @@ def serve(
 ) -> None:
     """Answer rows over HTTP, on this machine, with a page to try them on."""
     _require_packages()
+    from smidgen.serving.hosts import is_local
     from smidgen.serving.settings import ServingSettings
     from smidgen.workflows.run.ready_folder import find_ready_folder
 
@@ -88,6 +98,8 @@ def serve(
         max_characters=max_characters,
         timeout=timeout,
         allow_origin=tuple(allow_origin or ()),
+        # By which names others reach this machine, nobody knows but who opens it to them.
+        allow_host=tuple(allow_host or ()) if allow_host or is_local(host) else None,
     )
     parts = find_ready_folder(folder)
     if parts is None:
@@ -112,7 +124,8 @@ def _serve(
 ) -> None:
     from smidgen.serving.app import make_app
     from smidgen.serving.checking import check_rows
-    from smidgen.serving.server import find_address, is_local, open_socket, run_server
+    from smidgen.serving.hosts import is_local
+    from smidgen.serving.server import find_address, open_socket, run_server
 
     # Before the model is loaded: a port that is taken is known at once.
     opened = open_socket(host, port)
@@ -130,12 +143,25 @@ def _serve(
         def tell() -> None:
             out.say("ready:", find_address(opened), "green")
 
-        finished = run_server(make_app(served, settings), opened, settings, on_ready=tell)
+        end = run_server(make_app(served, settings), opened, settings, on_ready=tell)
     finally:
         opened.close()
-    if not finished:
-        raise Interrupted("What was being asked got no answer.")
-    _say("stopped; all that was asked is answered")
+    if end.forced:
+        _leave("What was being asked got no answer.")
+    if end.cut_off:
+        many = "1 request was" if end.cut_off == 1 else f"{end.cut_off:,} requests were"
+        note(f"stopped; {many} not answered in time, and got 503.")
+    else:
+        _say("stopped; all that was asked is answered")
+
+
+def _leave(message: str) -> NoReturn:
+    """End the process as an interrupted one, whatever its threads are doing."""
+    refuse(f"interrupted. {message}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The thread that computes may be inside torch, where Python's own end would abort it.
+    os._exit(INTERRUPTED)
 
 
 def _load(parts: RunParts, device: str, threads: int | None) -> Served:

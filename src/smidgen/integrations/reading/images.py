@@ -32,7 +32,8 @@ from smidgen.types import Shape
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _SENT = ("PNG", "JPEG", "WEBP")
-_MOST_PIXELS = 40_000_000
+MOST_PIXELS = 40_000_000
+"""Pixels that somebody may send: of one picture, or of several that come together."""
 _LARGEST_SIDE = 32
 """Larger pictures of a folder are scaled to squares of this size."""
 _WIDE = 100.0
@@ -129,6 +130,23 @@ def check_images(
         refuse_other_scale(images, span, where)
 
 
+def count_pixels(data: bytes, name: str) -> int:
+    """Count the pixels of a picture that somebody sent, without decoding any.
+
+    Args:
+        data: The bytes of its file.
+        name: What it is called in errors.
+
+    Returns:
+        How many it has.
+
+    Raises:
+        DataError: If it is no picture, or one of very many pixels.
+    """
+    with _open_picture(name, data, _SENT) as picture:
+        return _require_few_pixels(picture, name)
+
+
 def decode_picture(data: bytes, shape: Shape, name: str) -> Tensor:
     """Decode a picture that somebody sent: PNG, JPEG or WebP.
 
@@ -145,12 +163,18 @@ def decode_picture(data: bytes, shape: Shape, name: str) -> Tensor:
     """
     with _open_picture(name, data, _SENT) as picture:
         # Before any pixel is decoded: a small file may hold a very large picture.
-        if picture.width * picture.height > _MOST_PIXELS:
-            raise DataError(
-                f"{name} must be a picture of at most {_MOST_PIXELS // 10**6} million pixels, "
-                f"got {picture.width} × {picture.height}. Make it smaller."
-            )
+        _require_few_pixels(picture, name)
         return as_pixels(as_picture_bytes(picture, shape)[None])[0]
+
+
+def _require_few_pixels(picture: Any, name: str) -> int:
+    pixels = int(picture.width * picture.height)
+    if pixels > MOST_PIXELS:
+        raise DataError(
+            f"{name} must be a picture of at most {MOST_PIXELS // 10**6} million pixels, "
+            f"got {picture.width} × {picture.height}. Make it smaller."
+        )
+    return pixels
 
 
 def join_images(parts: Sequence[ImageSet]) -> ImageSet:

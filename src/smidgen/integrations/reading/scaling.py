@@ -43,13 +43,26 @@ class NumberColumn:
         """How many inputs it makes."""
         return 1 + self.marked
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """The smallest and the largest number that fp32 holds once it is standardised."""
+        reach = torch.finfo(torch.float32).max * self.spread
+        most = torch.finfo(torch.float64).max
+        return max(self.mean - reach, -most), min(self.mean + reach, most)
+
     def encode(self, cells: Sequence[FeatureCell]) -> Tensor:
         """Standardise, (N, width)."""
+        low, high = self.range
         for row, cell in enumerate(cells, 1):
             if isinstance(cell, str):
                 raise DataError(
                     f"column {self.name!r} must be numbers, as in training, got "
                     f"{format_label(cell)} in row {row}. Fix the row, or leave the cell empty."
+                )
+            if cell is not None and not low <= cell <= high:
+                raise DataError(
+                    f"column {self.name!r} must be numbers from {low:.3g} to {high:.3g}, which "
+                    f"fp32 can hold, got {cell:g} in row {row}. Mend the row."
                 )
         if self.median is None and None in cells:
             raise DataError(

@@ -12,8 +12,9 @@ from importlib import metadata
 CORE = ""
 """The name under which `read_requirements` has what every part of smidgen needs."""
 _LINE = re.compile(
-    r"(?P<name>[\w.-]+)(\[(?P<extras>[\w, -]+)\])?\s*(>=(?P<least>[\w.]+))?\s*(;(?P<when>.*))?"
+    r"(?P<name>[\w.-]+)\s*(\[(?P<extras>[\w, -]+)\])?(?P<versions>[^;]*)(;(?P<when>.*))?"
 )
+_LEAST = re.compile(r"(>=|==|~=)\s*(?P<version>\d+(\.\w+)*)")
 _EXTRA = re.compile(r"extra == ['\"](?P<name>[\w-]+)['\"]")
 _SYSTEM = re.compile(r"sys_platform (?P<how>[!=]=) ['\"](?P<name>\w+)['\"]")
 _NUMBERS = re.compile(r"\d+(\.\d+)*")
@@ -62,7 +63,7 @@ def read_requirements(package: str = "smidgen") -> dict[str, tuple[Requirement, 
     found: dict[str, list[Requirement]] = {CORE: []}
     joined: dict[str, list[str]] = {}
     for line in metadata.requires(package) or ():
-        parts = _LINE.match(line)
+        parts = _LINE.fullmatch(line)
         assert parts is not None
         when = parts["when"] or ""
         if not _suits_system(when):
@@ -72,7 +73,8 @@ def read_requirements(package: str = "smidgen") -> dict[str, tuple[Requirement, 
         if parts["name"] == package:
             joined.setdefault(name, []).extend(re.split(r"[, ]+", parts["extras"] or ""))
         else:
-            each = Requirement(parts["name"], parts["least"] or "0")
+            least = _LEAST.search(parts["versions"])
+            each = Requirement(parts["name"], least["version"] if least else "0")
             found.setdefault(name, []).append(each)
     extras = {*found, *joined} - {CORE}
     whole = {name: _collect(name, found, joined) for name in sorted(extras)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -83,15 +82,6 @@ def list_strangest(
     return None, []
 
 
-def central_interval(
-    predictive: GaussianPredictive, coverage: float
-) -> tuple[Tensor, Tensor]:
-    """Find the ends of the middle `coverage` of each prediction, its noise included, (B, C)."""
-    reach = NormalDist().inv_cdf((1 + coverage) / 2)
-    half = reach * predictive.total_variance.double().sqrt()
-    return predictive.mean.double() - half, predictive.mean.double() + half
-
-
 def sample_truth(
     predictive: GaussianPredictive, rows: ScoredRows, rules: Rules | None
 ) -> dict[str, Any]:
@@ -100,7 +90,7 @@ def sample_truth(
     mean = predictive.mean.double()
     coverage = _DRAWN_COVERAGE if rule is None else rule.coverage
     low, high = (
-        central_interval(predictive, coverage) if rule is None else rule.apply(predictive)
+        predictive.central_interval(coverage) if rule is None else rule.apply(predictive)
     )
     targets = rows.targets.double().reshape(mean.shape)
     outputs = []

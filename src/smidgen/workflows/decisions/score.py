@@ -19,7 +19,6 @@ from smidgen.runtime.record import BASELINES
 from smidgen.workflows.decisions.answers import GivenAnswers, list_automation, list_classes
 from smidgen.workflows.decisions.rows import (
     ScoredRows,
-    central_interval,
     list_least_certain,
     list_strangest,
     sample_truth,
@@ -144,7 +143,7 @@ def _list_intervals(predictive: Predictive, rows: ScoredRows) -> list[dict[str, 
     assert isinstance(predictive, GaussianPredictive)
     entries = []
     for coverage in COVERAGES:
-        low, high = central_interval(predictive, coverage)
+        low, high = predictive.central_interval(coverage)
         entries.append(
             {
                 "coverage": coverage,

@@ -18,8 +18,6 @@ from smidgen.runtime.artifact import dump_json
 from smidgen.runtime.showing.html import Printed, PrintedTable, ShownAsTable
 from smidgen.workflows.run.task_model import TaskModel
 
-_PLAIN_WIDTH = 1.96
-"""Standard deviations of a normal interval that holds 95 %."""
 _SHOWN, _CELL = 10, 30
 
 
@@ -166,8 +164,7 @@ def _list_numbers(
     task: TaskModel, rules: Rules, predictive: GaussianPredictive
 ) -> dict[str, list[Any]]:
     if rules.intervals is None:
-        half = _PLAIN_WIDTH * predictive.total_variance.sqrt()
-        low, high = predictive.mean - half, predictive.mean + half
+        low, high = predictive.central_interval()
     else:
         low, high = rules.intervals.apply(predictive)
     # (B, 1) each, in the model's unit.

@@ -12,7 +12,7 @@ from torch import Tensor
 from smidgen.errors import DataError, did_you_mean
 from smidgen.integrations.arrays import as_pixels
 from smidgen.integrations.labels import format_label
-from smidgen.integrations.reading.columns import FileColumns
+from smidgen.integrations.reading.given_cells import name_cells, require_texts
 from smidgen.integrations.reading.images import (
     ImageSet,
     as_picture_bytes,
@@ -59,7 +59,9 @@ def read_given_rows(note: TaskNote, rows: object) -> TaskRows:
             raise DataError("rows must hold at least one row, got none. Give some.")
         columns[name] = [_make_plain(cell) for cell in cells]
     if note.kind == "text":
-        _check_texts(note, columns)
+        for number, cells in enumerate(zip(*columns.values(), strict=True), 1):
+            named = dict(zip(columns, cells, strict=True))
+            require_texts(named, note.columns, note.text_pair, f"row {number}")
     else:
         _settle_flags(note, columns)
     return make_rows(note, columns, _WHERE, None)
@@ -89,7 +91,9 @@ def _find_columns(note: TaskNote, rows: Any) -> dict[str, Sequence[Any]]:
         raise DataError(
             f"rows must be a list of rows, got {type(rows).__name__}. Put it into a list."
         )
-    listed = [_name_cells(row, number, needed) for number, row in enumerate(rows, 1)]
+    listed = [
+        name_cells(row, needed, f"row {number}") for number, row in enumerate(rows, 1)
+    ]
     return {name: [row[name] for row in listed] for name in needed}
 
 
@@ -105,50 +109,11 @@ def _take_columns(
     return {name: columns[name] for name in needed}
 
 
-def _name_cells(row: Any, number: int, needed: Sequence[str]) -> Mapping[str, Any]:
-    """Give each cell of a row the name of its column."""
-    if isinstance(row, Mapping):
-        for name in needed:
-            if name not in row:
-                raise DataError(
-                    f"row {number} must have the column {name!r}, as in training, got "
-                    f"{', '.join(map(str, row)) or 'none'}."
-                    f"{did_you_mean(name, map(str, row))} Add it."
-                )
-        return row
-    cells = [row] if isinstance(row, str) else row
-    if isinstance(cells, np.ndarray):
-        cells = cells.tolist()
-    if not isinstance(cells, list | tuple) or len(cells) != len(needed):
-        count = len(cells) if isinstance(cells, list | tuple) else format_label(row)
-        raise DataError(
-            f"row {number} must have a value for each of {len(needed)} columns "
-            f"({', '.join(needed)}), got {count}. Give them in this order, or as a dict by "
-            "column."
-        )
-    return dict(zip(needed, cells, strict=True))
-
-
 def _make_plain(cell: Any) -> Any:
     """Turn a number of numpy or pandas into Python's; what pandas calls missing is None."""
     if type(cell).__name__ in ("NAType", "NaTType"):
         return None
     return cell.item() if isinstance(cell, np.generic) else cell
-
-
-def _check_texts(note: TaskNote, columns: FileColumns) -> None:
-    # Of several columns, some may be empty; a single one, or a second text, may not.
-    alone = len(note.columns) == 1
-    for name, cells in columns.items():
-        is_needed = alone or name == note.text_pair
-        for row, cell in enumerate(cells, 1):
-            missing = cell is None or (isinstance(cell, float) and cell != cell)
-            blank = missing or (isinstance(cell, str) and not cell.strip())
-            if (blank and is_needed) or not (missing or isinstance(cell, str)):
-                raise DataError(
-                    f"column {name!r} must be a text in every row, got "
-                    f"{format_label(cell)} in row {row}. Fill or remove the row."
-                )
 
 
 def _settle_flags(note: TaskNote, columns: dict[str, Sequence[Any]]) -> None:

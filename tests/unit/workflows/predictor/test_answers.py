@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import smidgen
+from smidgen.workflows.predictor.given_rows import read_given_rows
 from tests.support.predictors import CLASSES, make_table_predictor
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -97,3 +98,15 @@ def test_json_and_columns_say_the_same(answers):
     columns = answers.to_columns()
     assert columns["answer"] == [one["answer"] for one in listed]
     assert columns["set"] == ["|".join(one["set"]) for one in listed]
+
+
+def test_a_number_without_rules_has_the_central_interval():
+    predictor = make_table_predictor(classes=None, rules=False)
+    rows = read_given_rows(predictor.note, ROWS)
+    task = predictor.task
+    low, high = task.predict(predictor.posterior, rows, progress=False).central_interval(
+        0.95
+    )
+    for answer, ends in zip(predictor(ROWS), zip(low, high, strict=True), strict=True):
+        expected = [task.unscale(each).item() for each in ends]
+        assert [answer.low, answer.high] == pytest.approx(expected, rel=1e-5)

@@ -75,7 +75,7 @@ WORKS = {
     "study": "study run ../study.toml --out made --workers 1 --threads 1",
 }
 # Seconds and dates are of a run; all else is of the work.
-_OF_A_RUN = {"created", "seconds", "relative_seconds", "digest"}
+_OF_A_RUN = {"created", "seconds", "relative_seconds", "digest", "posterior_digest"}
 _PAGES = (".html",)
 
 

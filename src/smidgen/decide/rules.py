@@ -135,7 +135,7 @@ class Rules(ShownInNotebook):
             )
         header = {
             "schema": _SCHEMA,
-            "posterior": self.posterior or there,
+            "posterior_digest": self.posterior or there,
             "rules": self.to_json(),
         }
         return write_sealed_json(path, header)
@@ -158,12 +158,14 @@ class Rules(ShownInNotebook):
         header = read_sealed_json(path, what="file of rules", advice=_ADVICE)
         require_schema(path, header.get("schema"), _SCHEMA, "rules")
         with reading(path, "file of rules", _ADVICE):
-            named = {"schema", "posterior", "rules"}
+            named = {"schema", "posterior_digest", "rules"}
             if header.keys() != named or not isinstance(header["rules"], dict):
                 raise StoreError(
-                    "it must hold 'schema', 'posterior' and 'rules' and nothing else"
+                    "it must hold 'schema', 'posterior_digest' and 'rules' and nothing else"
                 )
-            made_with = convert_json(header["posterior"], str | None, "posterior")
+            made_with = convert_json(
+                header["posterior_digest"], str | None, "posterior_digest"
+            )
             rules = replace(cls.from_json(header["rules"]), posterior=made_with)
             there = read_posterior_digest(path.parent)
             if there not in (None, made_with) and rules.by_name():

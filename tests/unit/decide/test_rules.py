@@ -75,7 +75,7 @@ def test_wrong_fields_are_refused(rules, tmp_path, change, message):
     stored = rules.to_json()
     stored["strange"] |= change
     write_sealed_json(
-        tmp_path / "rules.json", {"schema": 2, "posterior": None, "rules": stored}
+        tmp_path / "rules.json", {"schema": 2, "posterior_digest": None, "rules": stored}
     )
     with pytest.raises(StoreError, match=message):
         Rules.load(tmp_path)
@@ -92,14 +92,16 @@ def test_what_is_damaged_or_foreign_is_refused(rules, tmp_path):
     write_sealed_json(path, {"schema": 7, "rules": {}})
     with pytest.raises(StoreError, match="rules schema 7, this smidgen reads 2"):
         Rules.load(tmp_path)
-    write_sealed_json(path, {"schema": 2, "posterior": None, "rules": {"guess": {}}})
+    write_sealed_json(path, {"schema": 2, "posterior_digest": None, "rules": {"guess": {}}})
     with pytest.raises(StoreError, match="the rule 'guess' is unknown"):
         Rules.load(tmp_path)
     write_sealed_json(path, {"schema": 2, "rules": {}, "more": 1})
-    with pytest.raises(StoreError, match="must hold 'schema', 'posterior' and 'rules' and"):
+    with pytest.raises(
+        StoreError, match="must hold 'schema', 'posterior_digest' and 'rules' and"
+    ):
         Rules.load(tmp_path)
-    write_sealed_json(path, {"schema": 2, "posterior": 3, "rules": {}})
-    with pytest.raises(StoreError, match="posterior must not be '3'"):
+    write_sealed_json(path, {"schema": 2, "posterior_digest": 3, "rules": {}})
+    with pytest.raises(StoreError, match="posterior_digest must not be '3'"):
         Rules.load(tmp_path)
 
 
@@ -187,7 +189,7 @@ def test_a_rule_that_cannot_be_is_refused(rules, tmp_path, name, change, message
     stored = json.loads(json.dumps(rules.to_json()))
     stored[name] |= change
     write_sealed_json(
-        tmp_path / "rules.json", {"schema": 2, "posterior": None, "rules": stored}
+        tmp_path / "rules.json", {"schema": 2, "posterior_digest": None, "rules": stored}
     )
     with pytest.raises(StoreError, match=message):
         Rules.load(tmp_path)

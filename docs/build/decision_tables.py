@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from docs.build.committed import note_missing, read_records
 from docs.build.measured import make_rows
 
 from smidgen.decide.uncertainty import SCORE_WORDS
 from smidgen.report.formats import format_signed
-from smidgen.report.many_records.aggregate import SeedMean, average_seeds
+from smidgen.report.many_records.aggregate import (
+    FEWEST,
+    LEVEL,
+    SeedMean,
+    average_seeds,
+)
+from smidgen.report.many_records.verdicts import adjust_by_holm
 from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES, Record
 
 _POINT, _SCALED = BASELINES
 _PLAIN = (_POINT, "entropy")
 _DISTANCES = ((_POINT, "distance"), (_POINT, "class_distance"))
+_MARKED = (
+    "with 95 % intervals over seeds (which share their test rows), bold where a difference is "
+    "clear after correction for all in this table (Holm)"
+)
+_Key = TypeVar("_Key")
 Scored = tuple[str, str]
 """A method and one of its scores of uncertainty."""
 
@@ -59,6 +70,19 @@ def labels_table() -> str:
         return note_missing("labels")
     random = by_way["acquire-random"]
     counts = [row["labels"] for row in next(iter(random.values())).results["curve"]][::2]
+    ways = [way for way in by_way if way != "acquire-random"]
+    gaps = _write_gaps(
+        {
+            way: average_seeds(
+                [
+                    record.results["mean_accuracy"] - random[seed].results["mean_accuracy"]
+                    for seed, record in by_way[way].items()
+                    if seed in random
+                ]
+            )
+            for way in ways
+        }
+    )
     rows = []
     for way, records in by_way.items():
         curves = [
@@ -68,25 +92,12 @@ def labels_table() -> str:
         cells = [
             f"{100 * average_seeds([c[n] for c in curves]).value:.1f} %" for n in counts
         ]
-        gap = ""
-        if way != "acquire-random":
-            gap = _write_gap(
-                average_seeds(
-                    [
-                        record.results["mean_accuracy"]
-                        - random[seed].results["mean_accuracy"]
-                        for seed, record in records.items()
-                        if seed in random
-                    ]
-                )
-            )
-        rows.append([label_method(way), *cells, gap])
+        rows.append([label_method(way), *cells, gaps.get(way, "")])
     headings = ("", *(f"{count} labels" for count in counts), "mean − random")
     return "\n".join(
         [
             f"Fashion-MNIST, test accuracy, means over {len(random)} draws of the pool; the last "
-            "column is the mean over all rounds less that of random rows, with its 95 % "
-            "interval, bold where zero is outside:",
+            f"column is the mean over all rounds less that of random rows, {_MARKED}:",
             "",
             *make_rows(headings, rows),
         ]
@@ -104,6 +115,15 @@ def _describe_answers(data: str, records: Sequence[Record]) -> str:
         return average_seeds([read(record) for record in records])
 
     errors = [part["max_error"] for part in _rows(records[0])[_POINT]["automation"]]
+    scores = ("automation", "risk_coverage")
+    gaps = _write_gaps(
+        {
+            (name, score): over_seeds(lambda r, n=name, s=score: _read_gap(r, n, s))
+            for name in _rows(records[0])
+            if name not in BASELINES
+            for score in scores
+        }
+    )
     rows = []
     for name in _rows(records[0]):
         shares = [
@@ -111,13 +131,8 @@ def _describe_answers(data: str, records: Sequence[Record]) -> str:
             for p in range(len(errors))
         ]
         cells = [f"{100 * share.value:.1f} %" for share in shares]
-        gaps = ["", ""]
-        if name not in BASELINES:
-            gaps = [
-                _write_gap(over_seeds(lambda r, n=name, s=score: _read_gap(r, n, s)))
-                for score in ("automation", "risk_coverage")
-            ]
-        rows.append([label_method(name), *cells, *gaps])
+        own = (gaps.get((name, score), "") for score in scores)
+        rows.append([label_method(name), *cells, *own])
     headings = (
         "",
         *(f"automated at {100 * error:g} % error" for error in errors),
@@ -127,7 +142,7 @@ def _describe_answers(data: str, records: Sequence[Record]) -> str:
     return "\n".join(
         [
             f"{data}, means over {len(records)} seeds; a larger share and a smaller area are "
-            "better; differences with 95 % intervals over seeds, bold where zero is outside:",
+            f"better; differences {_MARKED}:",
             "",
             *make_rows(headings, rows),
         ]
@@ -153,13 +168,22 @@ def _describe_detection(data: str, outside: str, records: Sequence[Record]) -> s
         for name, row in _rows(records[0]).items()
         for score in row["score_detection"][outside]
     }
+    # Of two classes both order rows alike.
+    values = {
+        (name, score): own
+        for (name, score), own in values.items()
+        if score != "confidence" or own != values[name, "entropy"]
+    }
     plain = values[_PLAIN]
+    gaps = _write_gaps(
+        {key: _compare(own, plain) for key, own in values.items() if key != _PLAIN}
+    )
     rows = [
         [
             label_method(name),
             SCORE_WORDS[score],
             f"{average_seeds(own).value:.3f}",
-            "" if (name, score) == _PLAIN else _write_gap(_compare(own, plain)),
+            gaps.get((name, score), ""),
         ]
         for (name, score), own in sorted(
             values.items(), key=lambda item: -average_seeds(item[1]).value
@@ -168,8 +192,7 @@ def _describe_detection(data: str, outside: str, records: Sequence[Record]) -> s
     return "\n".join(
         [
             f"{data} or {outside}? AUROC, means over {len(records)} seeds, the highest first; "
-            "less the MAP's entropy, with 95 % intervals over seeds, bold where zero is "
-            f"outside. {_name_first(values)}",
+            f"less the MAP's entropy, {_MARKED}. {_name_first(values)}",
             "",
             *make_rows(("", "score", "AUROC", "− MAP's entropy"), rows),
         ]
@@ -187,8 +210,8 @@ def _name_first(values: Mapping[Scored, Sequence[float]]) -> str:
         side = "is clearly above" if gap.above_zero else "is clearly below"
     return (
         f"Among scores of predictions {SCORE_WORDS[first[1]]} of “{label_method(first[0])}” is "
-        f"first; it {side} the better Mahalanobis distance of the features, the "
-        f"{SCORE_WORDS[rival[1]]} ({_write_gap(gap)})."
+        f"first, by these very means; it {side} the better Mahalanobis distance of the "
+        f"features, the {SCORE_WORDS[rival[1]]} ({_write_gap(gap)})."
     )
 
 
@@ -196,11 +219,24 @@ def _compare(first: Iterable[float], second: Iterable[float]) -> SeedMean:
     return average_seeds([a - b for a, b in zip(first, second, strict=True)])
 
 
+def _write_gaps(gaps: Mapping[_Key, SeedMean]) -> dict[_Key, str]:
+    """Write the differences of a table, bold where Holm's rule finds them clear."""
+    # Of equal scores nothing is clear, though their interval has no width.
+    chances = [1.0 if gap.chance is None else gap.chance for gap in gaps.values()]
+    adjusted = adjust_by_holm(chances)
+    return {
+        key: f"**{_write_gap(gap)}**"
+        if chance < 1 - LEVEL and gap.count >= FEWEST and gap.value
+        else _write_gap(gap)
+        for (key, gap), chance in zip(gaps.items(), adjusted, strict=True)
+    }
+
+
 def _write_gap(gap: SeedMean) -> str:
     text = format_signed(gap.value, 4)
     if gap.low is not None and gap.high is not None:
         text += f" ({format_signed(gap.low, 4)} to {format_signed(gap.high, 4)})"
-    return f"**{text}**" if gap.below_zero or gap.above_zero else text
+    return text
 
 
 TABLES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
@@ -11,6 +12,7 @@ from docs.build.committed import note_unmeasured, read_bench
 from smidgen.runtime.record import Record
 
 DASH = "–"
+_BAR = re.compile(r"(?<!\\)\|")
 
 
 def of_bench(name: str, *keys: str) -> Callable[..., Callable[[], str]]:
@@ -66,8 +68,14 @@ def judge(
 
 def make_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Write a table of Markdown, line by line."""
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]
+    lines = [_join_cells(heads), "|---" * len(heads) + "|"]
+    return lines + [_join_cells(row) for row in rows]
+
+
+def _join_cells(cells: Iterable[str]) -> str:
+    # A name may hold a bar of its own.
+    escaped = (_BAR.sub(r"\\|", cell) for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def write_ratio(value: float) -> str:

@@ -15,7 +15,8 @@ def test_a_bar_in_a_name_stays_in_its_cell():
 
 def test_bold_is_what_is_left_after_correction():
     clear = average_seeds([0.02, 0.05, 0.03, 0.04, 0.08])
-    assert clear.chance is not None and 0.01 < clear.chance < 0.05
+    assert clear.chance is not None
+    assert 0.01 < clear.chance < 0.05
     equal = average_seeds([0.0, 0.0, 0.0])
     assert _write_gaps({"a": clear})["a"].startswith("**")
     among = {"a": clear, **dict.fromkeys("bcdef", average_seeds([-0.1, 0.1, 0.05]))}

@@ -180,9 +180,11 @@ def _train(
     if settings.trained is not None:
         data = _take_trained(data, settings, parts)
         note = data.note
+        _say_cut(note, settings, say)
     else:
         start = make_untrained(data, data.note, settings)
         note = start.note
+        _say_cut(note, settings, say)
         if parts.model.is_dir():
             say("  trained already")
         else:
@@ -193,6 +195,13 @@ def _train(
             say(f"  {len(history)} epochs; the weights of epoch {best.number} are kept")
             start.save(model, parts.model)
     return data, load_task_model(parts.model, note, device=settings.device)
+
+
+def _say_cut(note: TaskNote, settings: RunSettings, say: Callable[[str], None]) -> None:
+    """Say that a model reads fewer tokens than usual."""
+    cut = note.max_length and settings.text_length.describe_cut(note.max_length)
+    if cut:
+        say(f"  {cut}")
 
 
 def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunRows:
@@ -208,8 +217,7 @@ def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunR
         )
     if not parts.model.is_dir():
         save_text_model(tokenizer)(network, parts.model)
-    assert note.max_length is not None
-    length = min(note.max_length, tokenizer.model_max_length)
+    length = settings.text_length.fit(tokenizer)
     if classes is not None:
         data = data.order_classes(classes)
     note = replace(data.note, base=settings.trained, max_length=length)

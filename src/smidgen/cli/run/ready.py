@@ -35,7 +35,7 @@ def require_ready(name: str) -> RunParts:
     from smidgen.workflows.predictor.loading import find_shared
     from smidgen.workflows.run.ready_folder import find_ready_folder
 
-    parts = find_ready_folder(find_shared(Path(name)))
+    parts = find_ready_folder(find_shared(Path(name), name="MODEL"))
     if parts is None:
         raise ArgumentError(
             f"MODEL must be a folder made by 'smidgen run' or 'smidgen pack' if POSTERIOR is "

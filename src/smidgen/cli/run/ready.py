@@ -109,7 +109,7 @@ def predict_ready(
     kept = {name: list(column) for name, column in columns.items()}
     _show_answers(kept, added)
     if not predictor.is_regression and predictor.rules.abstain is None:
-        note_line("no rule to abstain could be made, so every row has an answer")
+        note_line("the folder has no rule to abstain, so every row has an answer")
     if answers is not None:
         write_answers(answers, add_columns(kept, added))
         out.print(f"wrote {answers}")

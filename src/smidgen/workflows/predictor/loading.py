@@ -124,11 +124,15 @@ def require_there(path: Path, name: str) -> None:
     Raises:
         StoreError: If there is neither a folder nor a file.
     """
-    if not os.path.exists(path.expanduser()):
+    try:
+        os.stat(path.expanduser())
+    except FileNotFoundError as error:
         raise StoreError(
             f"{name} must be a folder that exists, got {str(path)!r}, and there is none. Check "
             "the spelling."
-        )
+        ) from error
+    except (OSError, ValueError):
+        return  # A name that no file can have, say: who opens it tells.
 
 
 def _refuse_without_posterior(path: Path, model: object) -> None:

@@ -192,7 +192,8 @@ def _train(
             model, history, best = train_model(
                 data, start, settings, parts.folder / _CHECKPOINT, progress=progress
             )
-            say(f"  {len(history)} epochs; the weights of epoch {best.number} are kept")
+            epochs = f"{len(history)} epoch{'s' * (len(history) != 1)}"
+            say(f"  {epochs}; the weights of epoch {best.number} are kept")
             start.save(model, parts.model)
     return data, load_task_model(parts.model, note, device=settings.device)
 
@@ -305,5 +306,7 @@ def _compare(
         max_error=settings.allowed_error,
         row_numbers=data.number_rows("test"),
     )
+    # The page says which command made it.
+    record = replace(record, kind="run")
     record.save(parts.record)
     return record

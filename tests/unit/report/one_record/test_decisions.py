@@ -175,6 +175,17 @@ def test_what_is_read_off_the_test_rows_permits_nothing() -> None:
         "no rule to abstain. It takes 45 labelled rows or more (30 made the other rules), and "
         f"few errors among the most certain. A{best}"
     ) in verdict(known)[0]
+    enough = make_decided(rules=rules, rows_for_promise={"needed": 45, "made": 84})
+    assert (
+        "no rule to abstain. There were rows enough (84; it takes 45), but too many of the most "
+        f"certain ones are wrong. A{best}"
+    ) in verdict(enough)[0]
+    reason = "max_error=0.05 cannot be promised: of 84 rows 9 are wrong. Ask for 0.38."
+    told = {"needed": 45, "made": 84, "reason": reason}
+    assert (
+        f"no rule to abstain. On its rows, {reason} A{best}"
+        in verdict(make_decided(rules=rules, rows_for_promise=told))[0]
+    )
     labels = verdict(make_decided(rules=rules, multilabel=True))[0]
     assert labels.startswith(
         "What to do: no rule promises the error rate of several labels"

@@ -63,13 +63,19 @@ def limit_to_positions(model: nn.Module, tokenizer: Any) -> None:
         model: The model.
         tokenizer: Its tokenizer, whose largest length is lowered.
     """
+    most = count_positions(model)
+    if most is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, most)
+
+
+def count_positions(model: nn.Module) -> int | None:
+    """Count the positions that tokens of a text may have; None if a model has no table of them."""
     counts = [
         _count(table)
         for name, table in model.named_modules()
         if name.rpartition(".")[2] in _TABLES and isinstance(table, nn.Embedding)
     ]
-    if counts:
-        tokenizer.model_max_length = min(tokenizer.model_max_length, *counts)
+    return min(counts, default=None)
 
 
 def _count(table: nn.Embedding) -> int:

@@ -96,6 +96,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
+def how_to_add_column(name: str, found: Iterable[str]) -> str:
+    """Say what to do about a column that is missing: rename one that is close to it, or add it."""
+    matches = get_close_matches(name, found, 1)
+    return f"Rename {matches[0]!r} to {name!r}." if matches else "Add it."
+
+
 def how_to_install(extra: str) -> str:
     """Say how to install what is missing; an installed smidgen stays as it is."""
     # In double quotes, which every shell knows: cmd.exe takes single ones for letters.

@@ -145,6 +145,7 @@ _COVERING = {
         runtime/text_table workflows/exact_factors workflows/exact_jacobian
     """,
     "integration/test_study_kinds.py": "prediction/dropout",
+    "integration/test_start.py": "__main__",
 }
 _COVERING_STUDIES = {
     "integration/test_choices.py": "methods/uci_choices",

@@ -333,4 +333,8 @@ def test_refusals_come_before_the_work(world, capsys):
     assert "one of fraction, threshold and elbow, got fraction and elbow. Leave" in said
     assert tune(world, "never", "--checkpoint", world / "other" / ".." / "never") == 1
     assert "checkpoint must be another folder than the results" in capsys.readouterr().err
+    assert tune(world, "never", "--fraction", 0.1, "--max-length", 17) == 1
+    assert "--max-length must be at most 16, as many" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert not (world / "never").exists()

@@ -297,3 +297,19 @@ def test_a_noted_model_can_be_replaced(world, tmp_path):
     assert not finetune(world, tmp_path / "map", "--epochs", 1)
     assert not finetune(world, tmp_path / "map", "--epochs", 1, "--seed", 4, "--overwrite")
     assert TaskNote.load(tmp_path / "map").split.seed == 4
+
+
+@pytest.mark.parametrize("typed", [(), ("--max-length", 13)])
+def test_finetune_of_a_model_with_few_positions(world, tmp_path, capsys, typed):
+    config = bert_config()
+    config.max_position_embeddings = 12
+    with torch.random.fork_rng(devices=[]):
+        saved(tmp_path / "short", BertModel(config))
+    files = ("--train", world / "train.tsv", *COLUMNS, "--epochs", 1)
+    code = run("finetune", tmp_path / "short", *files, *typed, "--out", tmp_path / "map")
+    if typed:
+        assert code == 1
+        assert "--max-length must be at most 12, as many tokens" in show_error(capsys)
+    else:
+        assert code == 0
+        assert TaskNote.load(tmp_path / "map").max_length == 12

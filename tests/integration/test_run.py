@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from transformers import BertModel
 
 from smidgen.cli.app import main
 from smidgen.cli.run import command
@@ -15,7 +16,7 @@ from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.runtime.record import Record
 from smidgen.workflows.predictor.answers import Answers
 from smidgen.workflows.run import pipeline
-from tests.support.tiny import saved_encoder
+from tests.support.tiny import bert_config, saved, saved_encoder
 
 WORDS = "abcd"
 
@@ -392,3 +393,26 @@ def test_probabilities_are_listed_only_if_they_are_asked_for(table, tmp_path, mo
 def test_columns_are_separated_by_commas():
     assert command.split_columns("title, text") == ("title", "text")
     assert command.split_columns(None) == ()
+
+
+@pytest.mark.parametrize("typed", [(), ("--max-length", 9)])
+def test_a_model_with_few_positions(news, tmp_path, capsys, typed):
+    config = bert_config()
+    config.max_position_embeddings = 8
+    with torch.random.fork_rng(devices=[]):
+        saved(tmp_path / "short", BertModel(config))
+    words = ("--label", "topic", "--text", "title,body", "--model", tmp_path / "short")
+    out = tmp_path / "ready"
+    code = smidgen("run", news, *words, "--epochs", 1, "--out", out, *typed)
+    told = capsys.readouterr()
+    if typed:
+        assert code == 1
+        error = " ".join(told.err.split())
+        assert "--max-length must be at most 8, as many tokens as the model reads" in error
+        assert "got 9." in error
+    else:
+        assert code == 0, told.err
+        said = " ".join(told.out.split())
+        assert "texts are cut to 8 tokens, the most that this model reads" in said
+        assert TaskNote.load(out).max_length == 8
+        assert smidgen("predict", out, "--data", news) == 0

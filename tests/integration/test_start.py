@@ -52,6 +52,16 @@ def test_importing_smidgen_is_quick():
     assert min(start("import smidgen")[1] for _ in range(3)) < MOST_SECONDS
 
 
+def test_python_can_run_the_package():
+    told = subprocess.run(
+        [sys.executable, "-m", "smidgen", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == smidgen.__version__
+
+
 def test_help_is_quick_and_complete():
     modules, _, printed = command("--help")
     assert not modules & {*HEAVY, "pydantic"}

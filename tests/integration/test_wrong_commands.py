@@ -9,8 +9,10 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
+import smidgen
 from smidgen.cli import main
 from smidgen.cli.app import _COMMANDS
+from smidgen.errors import StoreError
 from tests.support.tiny import bert_config, saved
 
 pytestmark = pytest.mark.filterwarnings("ignore::smidgen.errors.SmidgenWarning")
@@ -87,6 +89,27 @@ SPARSE = ("train-sparse", "--out", "{new}")
 # the argument, and its value.
 CALLS = {
     "no such command": (("guess",), "command", "'guess'"),
+    "a command misspelt": (("rum",), "command 'rum'", "Did you mean 'run'? Try"),
+    "predict of no folder": (
+        ("predict", "{nope}", "--data", "{good.tsv}"),
+        "MODEL must be a folder that exists",
+        "nope",
+    ),
+    "evaluate of no folder": (
+        ("evaluate", "{nope}", "--test", "{good.tsv}"),
+        "MODEL must be a folder that exists",
+        "nope",
+    ),
+    "serve of no folder": (
+        ("serve", "{nope}"),
+        "FOLDER must be a folder that exists",
+        "nope",
+    ),
+    "pack of no posterior": (
+        ("pack", "{model}", "{nope}", "--out", "{new}"),
+        "there is no folder",
+        "nope",
+    ),
     "no such option": (("--loud",), "option", "--loud"),
     "no such option of fit": ((*FIT, "--epochs", 3), "option", "--epochs"),
     "an option without its value": (
@@ -400,7 +423,7 @@ CALLS = {
         "",
         "noclass",
     ),
-    "serve of no folder": (("serve", "{nope}"), "smidgen run", "nope"),
+    "serve of another folder": (("serve", "{model}"), "smidgen run", "model"),
     "doctor into a folder": (("doctor", "--json", "{noclass}"), "", "noclass"),
     "pack without a posterior": (
         ("pack", "{model}", "{nope}", "--out", "{new}"),
@@ -462,3 +485,10 @@ def test_there_are_enough_of_them():
     assert len(CALLS) >= 40
     typed = {words[0] for words, _, _ in CALLS.values()}
     assert set(_COMMANDS) <= typed
+
+
+def test_what_is_not_there_cannot_be_loaded(tmp_path):
+    with pytest.raises(
+        StoreError, match=r"^path must be a folder that exists, got 'nomail'"
+    ):
+        smidgen.load("nomail")

@@ -281,7 +281,8 @@ def _explain(error: Any, words: list[str]) -> str:
         option = max(error.param.opts, key=len)
         allowed = f"one of {choices}" if listed else allowed
         message = f"{option} must be {allowed}, got {str(found[0]['input'])!r}"
-    return f"{message[:1].lower()}{message[1:]}. Try '{path} --help'."
+    end = "" if message.endswith(("?", "!")) else "."
+    return f"{message[:1].lower()}{message[1:]}{end} Try '{path} --help'."
 
 
 def _show_warning(

@@ -65,7 +65,7 @@ def evaluate(
         run.finish()
         return
     seen = noted.find_seen(source, text, text_pair, label, max_length)
-    sizes = batch_size, seen.max_length
+    sizes = batch_size, seen.length
     network = source.load()
     loaded = smidgen.load(posterior, network.problem.model)
     table = network.read(test, seen.columns)

@@ -22,6 +22,7 @@ from smidgen.runtime.writing.writable import require_space
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
+    from smidgen.integrations.text_length import TextLength
 
 # Peak learning rates of all weights, and of an adapter.
 _RATES = (5e-5, 2e-4)
@@ -58,15 +59,20 @@ def finetune(
         int, Option(min=1, help="Rank of the LoRA adapter.", rich_help_panel=PANEL)
     ] = 8,
     batch_size: texts.BatchSize = 16,
-    max_length: texts.MaxLength = 128,
+    max_length: Annotated[
+        int | None,
+        Option(min=3, help="Longer texts are cut to this many tokens; else 128."),
+    ] = None,
     seed: texts.Seed = 0,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Fine-tune all weights of a text classifier, or an adapter of a language model."""
     from smidgen import fit
+    from smidgen.integrations.text_length import TextLength
 
-    rows = _Rows((train, val), (text, text_pair, label), (batch_size, max_length), seed)
+    sizes = batch_size, TextLength(max_length)
+    rows = _Rows((train, val), (text, text_pair, label), sizes, seed)
     say = Steps()
     prepare = _prepare_adapter(lora_rank) if source.is_asked else _prepare_classifier
     run = outputs.open_run(context, outputs.folder(folder, _find_rule(source)))
@@ -113,7 +119,7 @@ class _Rows:
 
     files: tuple[Path, Path | None]
     columns: tuple[str, str | None, str]
-    sizes: tuple[int, int]
+    sizes: tuple[int, TextLength]
     seed: int
 
     def divide(
@@ -124,7 +130,7 @@ class _Rows:
         say: Steps,
     ) -> tuple[tuple[TextTable, TextTable], TaskNote]:
         """Take what to train on and what to stop by, and note what training sees."""
-        whole = replace(note, label=self.columns[2], max_length=self.sizes[1])
+        whole = replace(note, label=self.columns[2])
         tables, whole = noted.divide_texts(whole, self.files, table, read, seed=self.seed)
         if self.files[1] is None:
             held_out = len(table) - len(tables[0])
@@ -133,6 +139,14 @@ class _Rows:
                 f"{len(tables[1]):,} to stop, the others for 'smidgen fit' to calibrate on"
             )
         return tables, whole
+
+    def settle(self, note: TaskNote, tokenizer: Any, say: Steps) -> TaskNote:
+        """Note how many tokens the model reads of a text, and say it if they are few."""
+        length = self.sizes[1].fit(tokenizer)
+        cut = self.sizes[1].describe_cut(length)
+        if cut is not None:
+            say(cut[0].upper() + cut[1:])
+        return replace(note, max_length=length)
 
     def batch(self, start: _Start, number: int) -> Any:
         """Batch one of the tables; the first is trained on, and shuffled."""
@@ -175,6 +189,7 @@ def _prepare_classifier(source: Source, rows: _Rows, say: Steps) -> _Start:
         source.model, labels=classes, seed=rows.seed, device=source.device
     )
     huggingface.name_classes(network, table.label_names)
+    note = rows.settle(note, tokenizer, say)
 
     def save(model: Any, folder: Path, **how: Any) -> None:
         huggingface.save_model(model, tokenizer, folder, **how)
@@ -193,6 +208,7 @@ def _prepare_adapter(rank: int) -> Callable[[Source, _Rows, Steps], _Start]:
             return loaded.read(path, rows.columns)
 
         note = TaskNote("text", classes=loaded.classes, base=source.model)
+        note = rows.settle(note, loaded.tokenizer, say)
         tables, note = rows.divide(note, read(rows.files[0]), read, say)
         trained = [p for p in asked.model.parameters() if p.requires_grad]
         size = sum(p.numel() * p.element_size() for p in trained)

@@ -47,6 +47,7 @@ from smidgen.workflows.ramp.swag import SwagOptions
 
 if TYPE_CHECKING:
     from smidgen.integrations.text import TextTable
+    from smidgen.integrations.text_length import TextLength
 
 # What a method's fit takes, and what its calibration takes.
 _Arguments = tuple[dict[str, Any], dict[str, Any]]
@@ -253,9 +254,9 @@ class _Rows:
             self.seen.require_held_out(self.files[0])
 
     @property
-    def sizes(self) -> tuple[int, int]:
+    def sizes(self) -> tuple[int, TextLength]:
         """Texts per batch, and tokens per text."""
-        return self.batch_size, self.seen.max_length
+        return self.batch_size, self.seen.length
 
     def read(self, loaded: TextModel, say: Steps) -> Sequence[TextTable]:
         """Read what to fit to, if there is any, and what to calibrate on."""

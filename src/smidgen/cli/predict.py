@@ -81,7 +81,7 @@ def predict(
             f"of {loaded.method}, which is linearised. Leave it out."
         )
     table = network.read(data, (*seen.columns[:2], None))
-    loader = network.batch(table, batch_size, seen.max_length)
+    loader = network.batch(table, batch_size, seen.length)
     predictive = smidgen.predict_batches(loaded, network.problem, loader, samples=samples)
     columns = predictive.to_dict()
     rows = [

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from transformers import PreTrainedModel
 
+    from smidgen.integrations.text_length import TextLength
+
     Batches = DataLoader[dict[str, Tensor]]
     Loaded = tuple[PreTrainedModel, tuple[Batches, Batches, Batches]]
 
@@ -91,14 +93,15 @@ class _Inputs:
     files: Mapping[str, Path]
     columns: tuple[str, str | None, str]
     batch_size: int
-    max_length: int
+    length: TextLength
     device: str
 
     def describe(self) -> dict[str, object]:
         """List what the record says of the inputs."""
+        longest = self.length.typed or self.length.usual
         title = f"How much of {Path(self.model).name} must be stochastic?"
         paths = {name: str(path) for name, path in self.files.items()}
-        about = {"title": title, "model": self.model, "max_length": self.max_length}
+        about = {"title": title, "model": self.model, "max_length": longest}
         return {**about, **paths}
 
     def identity(self) -> dict[str, object]:
@@ -117,7 +120,7 @@ class _Inputs:
         tables = {n: texts.read_table(path, *columns) for n, path in self.files.items()}
         counts = ", ".join(f"{len(table):,} {name}" for name, table in tables.items())
         Steps()(f"Ramping over {counts} texts")
-        loading = (tokenizer, self.batch_size, self.max_length)
+        loading = (tokenizer, self.batch_size, self.length)
         train, validation, test = (
             texts.make_batches(table.take(table.by_length()), *loading)
             for table in tables.values()
@@ -164,7 +167,7 @@ def ramp(
     methods.refuse_unused(method, context)
     files = {"train": train, "validation": val, "test": test}
     seen = noted.find_seen(Source(model), text, text_pair, label, max_length)
-    inputs = _Inputs(model, files, seen.columns, batch_size, seen.max_length, device)
+    inputs = _Inputs(model, files, seen.columns, batch_size, seen.length, device)
     run = outputs.open_run(context, *_outputs(folder, save))
     if method == "swag":
         options = methods.read_swag_options(steps, every, rank, rates, trial_steps, samples)

@@ -30,17 +30,22 @@ def verify(
     ] = None,
     batches: Annotated[int, Option(help="Number of batches to compare.", min=1)] = 2,
     batch_size: texts.BatchSize = 4,
-    max_length: texts.MaxLength = 64,
+    max_length: Annotated[
+        int | None,
+        Option(min=3, help="Longer texts are cut to this many tokens; else 64."),
+    ] = None,
     overwrite: texts.Overwrite = False,
     json_file: texts.Json = None,
 ) -> None:
     """Check a few weights of every layer against a slow, exact computation."""
+    from smidgen.integrations.text_length import TextLength
+
     run = outputs.open_run(context)
     seen = noted.find_seen(Source(model), text, text_pair, label, None)
     network, tokenizer = texts.load_model(model)
     names = None if label is None else texts.find_label_names(network)
     table = texts.read_table(data, *seen.columns[:2], label, names)
-    loader = texts.make_batches(table, tokenizer, batch_size, max_length)
+    loader = texts.make_batches(table, tokenizer, batch_size, TextLength(max_length, 64))
     verification = smidgen.verify(network, islice(loader, batches))
     out.print(str(verification), soft_wrap=True)
     write_json(json_file, verification.to_dict())

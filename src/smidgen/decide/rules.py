@@ -37,7 +37,8 @@ class Rules(ShownInNotebook):
     """What to do with predictions: each rule, or None where there is none.
 
     `posterior` is the digest of the one they were made with, if that is known. What they
-    promise holds for its predictions alone, so another is refused.
+    promise holds for its predictions alone, so another is refused. `unpromised` says why there
+    is no rule to abstain where the rows were enough for one.
     """
 
     abstain: AbstainRule | None = None
@@ -46,6 +47,7 @@ class Rules(ShownInNotebook):
     strange: StrangeRule | None = None
     # Rules that decide alike are equal.
     posterior: str | None = field(default=None, compare=False, repr=False)
+    unpromised: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -133,11 +135,13 @@ class Rules(ShownInNotebook):
                 f"{path.parent} must hold the posterior that the rules were made with, got "
                 f"another: {self._differ(there)}. Save that one, or make the rules again."
             )
-        header = {
+        header: dict[str, Any] = {
             "schema": _SCHEMA,
             "posterior_digest": self.posterior or there,
             "rules": self.to_json(),
         }
+        if self.unpromised is not None:
+            header["unpromised"] = self.unpromised
         return write_sealed_json(path, header)
 
     @classmethod
@@ -159,14 +163,18 @@ class Rules(ShownInNotebook):
         require_schema(path, header.get("schema"), _SCHEMA, "rules")
         with reading(path, "file of rules", _ADVICE):
             named = {"schema", "posterior_digest", "rules"}
-            if header.keys() != named or not isinstance(header["rules"], dict):
+            if header.keys() - {"unpromised"} != named or not isinstance(
+                header["rules"], dict
+            ):
                 raise StoreError(
                     "it must hold 'schema', 'posterior_digest' and 'rules' and nothing else"
                 )
             made_with = convert_json(
                 header["posterior_digest"], str | None, "posterior_digest"
             )
-            rules = replace(cls.from_json(header["rules"]), posterior=made_with)
+            told = convert_json(header.get("unpromised"), str | None, "unpromised")
+            rules = cls.from_json(header["rules"])
+            rules = replace(rules, posterior=made_with, unpromised=told)
             there = read_posterior_digest(path.parent)
             if there not in (None, made_with) and rules.by_name():
                 raise StoreError(

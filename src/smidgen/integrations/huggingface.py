@@ -34,6 +34,7 @@ from smidgen.integrations.model_folder import (
 )
 from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
 from smidgen.integrations.text import TextTable
+from smidgen.integrations.text_length import limit_to_positions
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.storage.quantised import is_quantised
 from smidgen.runtime.writing.claim import RUN_NOTE
@@ -208,14 +209,14 @@ def make_text_loader(
 ) -> DataLoader[dict[str, Tensor]]:
     """Tokenise once and yield batches as dicts, padded to their longest text."""
     # input_ids and attention_mask (B, T), token_type_ids where the tokenizer gives them,
-    # labels (B,) where the table has them. A shuffled loader draws a new order for every
-    # epoch, never from the global generator; texts of similar length share a batch, which
-    # saves up to half the padding.
+    # labels (B,) where the table has them. A shuffled loader draws a new order for every epoch,
+    # never from the global generator; texts of similar length share a batch: half the padding.
     least = tokenizer.num_special_tokens_to_add(table.pairs is not None) + 1
-    if not least <= max_length <= tokenizer.model_max_length:
+    most = tokenizer.model_max_length
+    if not least <= max_length <= most:
         raise ArgumentError(
-            f"max_length must be from {least} to {tokenizer.model_max_length} for this "
-            f"tokenizer, got {max_length}. Use a length in between."
+            f"max_length must be from {least} to {most} for this tokenizer and its model, "
+            f"got {max_length}. Use a length in between."
         )
     if not len(table):
         raise DataError("table must hold at least one text, got none. Fill it.")
@@ -370,7 +371,8 @@ def _check_weights(
 
 
 def _fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Set a pad token, and token types only if the model has an embedding of them."""
+    """Set a pad token and a limit, and token types if the model has an embedding of them."""
+    limit_to_positions(model, tokenizer)
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise ArgumentError(

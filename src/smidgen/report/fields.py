@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isclose
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES, Record
 
 MAP, TEMPERATURE = BASELINES
+POINT = "point"
+"""The method of a posterior that is the point estimate with a temperature or fitted noise."""
 _PREFERRED = "sparse-kfac"
 _OLDER = {
     "Temperature": "Temperature scaling",
@@ -50,6 +53,41 @@ def list_methods(record: Record) -> list[MethodFields]:
                 "a different name."
             )
     return methods
+
+
+def list_shown(record: Record) -> list[MethodFields]:
+    """List the methods that tables and figures show.
+
+    A posterior that is the second baseline itself, as bayesify keeps it where nothing is
+    better, has the same numbers: it is marked there and has no row or curve of its own.
+
+    Args:
+        record: The record, which stays as it is.
+
+    Returns:
+        The methods in its order, the baseline with another label.
+    """
+    if find_kept(record) is None:
+        return list_methods(record)
+    return [
+        {**method, "label": f"{read_label(method)} (kept)"}
+        if method["name"] == TEMPERATURE
+        else method
+        for method in list_methods(record)
+        if method["name"] != POINT
+    ]
+
+
+def find_kept(record: Record) -> MethodFields | None:
+    """Find the posterior that is the second baseline itself, with the same scores."""
+    kept, baseline = find_method(record, POINT), find_method(record, TEMPERATURE)
+    scores = (kept or {}).get("scores") or {}
+    theirs = (baseline or {}).get("scores") or {}
+    if not scores or scores.keys() != theirs.keys():
+        return None
+    values = [(scores[name].get("value"), theirs[name].get("value")) for name in scores]
+    same = all(a == b or (a and b and isclose(a, b, rel_tol=1e-6)) for a, b in values)
+    return kept if same else None
 
 
 def read_label(method: MethodFields) -> str:
@@ -149,7 +187,7 @@ def has_bounds(estimate: Estimate) -> bool:
 
 def collect_part(record: Record, part: str) -> dict[str, Any]:
     """Collect one part of every method that has it, by method name."""
-    return {m["name"]: m[part] for m in list_methods(record) if m.get(part)}
+    return {m["name"]: m[part] for m in list_shown(record) if m.get(part)}
 
 
 def read_max_error(record: Record) -> float | None:
@@ -167,5 +205,5 @@ def read_automation(method: MethodFields | None, max_error: float) -> Estimate |
 def list_compared(record: Record) -> list[MethodFields]:
     """List the point estimate, its rescaling and the method that the verdict is about."""
     names = (MAP, TEMPERATURE, (find_primary(record) or {}).get("name"))
-    methods = (find_method(record, str(name)) for name in names)
-    return [method for method in methods if method is not None]
+    shown = {method["name"]: method for method in list_shown(record)}
+    return [shown[name] for name in names if name in shown]

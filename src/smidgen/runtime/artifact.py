@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,10 @@ def reading(path: str | Path, what: str, advice: str) -> Iterator[None]:
     except MALFORMED as error:
         said = reason(error)
         if isinstance(error, FileNotFoundError):
-            said = f"there is no {Path(error.filename).name!r}"
+            missing = Path(error.filename)
+            said = f"there is no {missing.name!r}"
+            if not os.path.isdir(missing.parent):
+                said = f"there is no folder {str(missing.parent)!r}"
         elif isinstance(error, OSError):
             said = system_reason(error)
         elif isinstance(error, UnicodeEncodeError):

@@ -85,7 +85,7 @@ class Record(ShownAsTable):
     """One run as plain JSON: nothing in it needs a model to be read.
 
     Args:
-        kind: What was run: "demo", "evaluate", "ramp", "bayestune", "cell" of a study, …
+        kind: What was run: "demo", "run", "evaluate", "ramp", "bayestune", "cell" of a study, …
         config: Every choice that shaped the run.
         results: The numbers.
         seed: The seed of the run, if it had one.

@@ -36,6 +36,7 @@ from smidgen.fit.epochs import Criterion
 from smidgen.fit.sgd import SwagSettings
 from smidgen.integrations import huggingface
 from smidgen.integrations.text import TextTable
+from smidgen.integrations.text_length import TextLength
 from smidgen.outputs.likelihood import Categorical
 from smidgen.outputs.problem import Problem
 from smidgen.posterior.base import Posterior
@@ -260,11 +261,13 @@ def _batches(
     *,
     shuffle: bool = False,
 ) -> TextLoader:
+    usual = BayesTuneSettings.max_length
+    asked = None if settings.max_length == usual else settings.max_length
     return huggingface.make_text_loader(
         table,
         tokenizer,
         batch_size=settings.batch_size,
-        max_length=min(settings.max_length, tokenizer.model_max_length),
+        max_length=TextLength(asked, usual).fit(tokenizer, "max_length"),
         shuffle=shuffle,
         seed=settings.seed,
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen.decide import Rules, abstain, intervals, sets, strange
+from smidgen.decide.abstain import AbstainRule
 from smidgen.decide.calibration_rows import require_open_fraction
 from smidgen.decide.rule import DecisionRule
 from smidgen.decide.sets import SetRule
@@ -76,13 +77,13 @@ def make_rules(
     made = Rules(strange=_make_strange(predictive, rate))
     if isinstance(predictive, ClassPredictive):
         part = _SET_COVERAGE if coverage is None else coverage
-        answered = _try(
-            "to abstain",
+        answered, unpromised = _make_abstain(
             lambda: abstain(
                 predictive, targets, max_error=max_error, confidence=confidence
             ),
         )
-        made = replace(made, abstain=answered, sets=_make_sets(predictive, targets, part))
+        listed = _make_sets(predictive, targets, part)
+        made = replace(made, abstain=answered, sets=listed, unpromised=unpromised)
     elif isinstance(predictive, GaussianPredictive):
         part = _INTERVAL_COVERAGE if coverage is None else coverage
         held = _try("for intervals", lambda: intervals(predictive, targets, coverage=part))
@@ -97,6 +98,20 @@ def _try(purpose: str, make: Callable[[], _Made]) -> _Made | None:
     except (TooFewRowsError, PromiseError) as error:
         warn(f"there is no rule {purpose}: {error}")
         return None
+
+
+def _make_abstain(make: Callable[[], AbstainRule]) -> tuple[AbstainRule | None, str | None]:
+    """Make the rule to abstain, or say why its promise cannot be made, however many the rows."""
+    told: list[str] = []
+
+    def try_it() -> AbstainRule:
+        try:
+            return make()
+        except PromiseError as error:
+            told.append(str(error))
+            raise
+
+    return _try("to abstain", try_it), next(iter(told), None)
 
 
 def _make_strange(predictive: Predictive, rate: float) -> StrangeRule | None:

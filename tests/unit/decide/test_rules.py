@@ -44,6 +44,8 @@ def test_some_rules_may_be_missing(rules, tmp_path):
     some = Rules(strange=rules.strange)
     some.save(tmp_path)
     assert Rules.load(tmp_path) == some
+    replace(some, unpromised="too often wrong").save(tmp_path)
+    assert Rules.load(tmp_path).unpromised == "too often wrong"
     assert str(some) == str(rules.strange)
     assert list(some.by_name()) == ["strange"]
     assert str(Rules()) == "No rules."

@@ -149,8 +149,11 @@ def test_wrong_columns_are_named_with_the_right_ones(write):
         read_text(path)
     with pytest.raises(ArgumentError, match=r"text_pair must .*\(sentence, label\)"):
         read_text(path, text="sentence", text_pair="b")
-    with pytest.raises(ArgumentError, match="label must .*None to read texts only"):
+    with pytest.raises(ArgumentError, match=r"label must .*got 'gold'\. Name one, or"):
         read_text(path, text="sentence", label="gold")
+    # A close name is no file without a header, and None is no word of the shell.
+    with pytest.raises(ArgumentError, match=r"got 'labl'\. Did you mean 'label'\?$"):
+        read_text(path, text="sentence", label="labl")
     with pytest.raises(ArgumentError, match="all column names, or all column numbers"):
         read_text(path, text=0)
     json_lines = write("a.jsonl", '{"a": 1}')

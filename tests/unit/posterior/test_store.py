@@ -208,7 +208,7 @@ def lose(name):
         ),
         (lose("config.json"), "is not a saved posterior.*no 'config.json'"),
         (lose("posterior.safetensors"), "no 'posterior.safetensors'"),
-        (shutil.rmtree, "is not a saved posterior"),
+        (shutil.rmtree, "path must be a folder that exists, got '.*Check the spelling"),
     ],
 )
 def test_damage_is_found(fitted, damage, message):

@@ -80,7 +80,7 @@ def test_one_row_and_several():
         (TABLE, "x", r"row 2 must be an object with a value for each column \(x, town\)"),
         (TABLE, [1, "Ulm"], "row 2 must be an object with a value .* got a list of 2"),
         (TABLE, {"x": 1}, "row 2 must have the column 'town', as in training, got 'x'"),
-        (TABLE, {"x": 1, "Town": "Ulm"}, r"'Town'\. Did you mean 'Town'\? Add it"),
+        (TABLE, {"x": 1, "Town": "Ulm"}, r"'Town'\. Rename 'Town' to 'town'\."),
         (TABLE, {"x": 1, "town": "", "y": 2}, "row 2 must have no columns but x, town"),
         (TABLE, {"x": "four", "town": "Ulm"}, "a finite number in 'x', .* got 'four'"),
         (TABLE, {"x": float("inf"), "town": "Ulm"}, "a finite number in 'x'.* Infinity"),

@@ -83,6 +83,7 @@ def test_what_rows_are_too_few_for_is_left_out_with_a_warning():
         "there is no rule to call rows strange: familiar rows must be 19"
     )
     assert said[1].startswith("there is no rule to abstain: targets must be of 45 labelled")
+    assert rules.unpromised is None
 
 
 def test_what_a_model_is_too_wrong_for_is_left_out_with_a_warning():
@@ -91,6 +92,7 @@ def test_what_a_model_is_too_wrong_for_is_left_out_with_a_warning():
     with pytest.warns(SmidgenWarning, match="no rule to abstain: max_error=0.05 cannot be"):
         rules = make_rules(posterior, problem, wrong, progress=False)
     assert list(rules.by_name()) == ["sets", "strange"]
+    assert rules.unpromised.startswith("max_error=0.05 cannot be promised")
 
 
 def test_unlabelled_rows_make_no_rule():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from smidgen.cli.options.source import Source
     from smidgen.integrations.reading.task_note import DataFile, TaskNote
     from smidgen.integrations.text import TextTable
+    from smidgen.integrations.text_length import TextLength
 
 _SEEN = "by default what training saw, or else"
 Text = Annotated[
@@ -50,7 +51,7 @@ class SeenTexts:
     """How training read its texts, and so how a command reads others; and the note, if any."""
 
     columns: tuple[str, str | None, str]
-    max_length: int
+    length: TextLength
     note: TaskNote | None = None
 
     def require_held_out(self, train: Path | None) -> None:
@@ -110,17 +111,21 @@ def find_seen(
         ArgumentError: If something was typed that differs from the note.
     """  # noqa: DOC502
     from smidgen.integrations.reading.task_note import find_note, use_note
+    from smidgen.integrations.text_length import TextLength
 
     note = find_note(source.model)
     if note is None or note.kind != "text":
-        return SeenTexts((text or "text", text_pair, label or "label"), max_length or 128)
+        return SeenTexts(
+            (text or "text", text_pair, label or "label"), TextLength(max_length)
+        )
     typed: dict[str, Any] = {"label": label, "max_length": max_length}
     if not source.is_asked:
         # A prompt names its own columns, which the note of the answers has.
         typed |= {"columns": None if text is None else (text,), "text_pair": text_pair}
     use_note(note, typed, options=NOTED_OPTIONS, may_differ=())
     columns = (*note.columns[:1], "text")[0], note.text_pair, note.label or "label"
-    return SeenTexts(columns, note.max_length or 128, note)
+    length = TextLength(max_length, note.max_length or 128)
+    return SeenTexts(columns, length, note)
 
 
 def divide_texts(

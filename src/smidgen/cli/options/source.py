@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from smidgen.integrations.answers.template import Question
     from smidgen.integrations.reading.columns import FileColumns
     from smidgen.integrations.text import TextTable
+    from smidgen.integrations.text_length import TextLength
     from smidgen.outputs.problem import Problem
 
 PANEL = "Language models that choose among answers"
@@ -183,7 +184,7 @@ class TextModel:
         self,
         table: TextTable,
         batch_size: int,
-        max_length: int,
+        length: TextLength,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -191,17 +192,16 @@ class TextModel:
         """Tokenize a table into batches."""
         if self.answers is None:
             return texts.make_batches(
-                table, self.tokenizer, batch_size, max_length, shuffle=shuffle, seed=seed
+                table, self.tokenizer, batch_size, length, shuffle=shuffle, seed=seed
             )
         from smidgen.integrations.answers.loader import make_answer_loader
 
-        length = min(max_length, self.tokenizer.model_max_length)
         return make_answer_loader(
             table,
             self.tokenizer,
             self.answers,
             batch_size=batch_size,
-            max_length=length,
+            max_length=length.fit(self.tokenizer),
             shuffle=shuffle,
             seed=seed,
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from smidgen.integrations.text import TextTable
+    from smidgen.integrations.text_length import TextLength
 
 Model = Annotated[str, Argument(help="Folder of the model, or its Hugging Face id.")]
 PosteriorFolder = Annotated[
@@ -103,7 +104,7 @@ def make_batches(
     table: TextTable,
     tokenizer: PreTrainedTokenizerBase,
     batch_size: int,
-    max_length: int,
+    length: TextLength,
     *,
     shuffle: bool = False,
     seed: int = 0,
@@ -115,7 +116,7 @@ def make_batches(
         table,
         tokenizer,
         batch_size=batch_size,
-        max_length=min(max_length, tokenizer.model_max_length),
+        max_length=length.fit(tokenizer),
         shuffle=shuffle,
         seed=seed,
     )

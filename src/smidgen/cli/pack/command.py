@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
@@ -11,6 +11,9 @@ from smidgen.cli.console import out, write_json
 from smidgen.cli.options import noted, outputs
 from smidgen.cli.options import text as texts
 from smidgen.cli.options.lists import require_files, split_words
+
+if TYPE_CHECKING:
+    from smidgen.workflows.predictor.predictor import Predictor
 
 Posterior = Annotated[
     Path, Argument(help="Folder of its posterior, as 'smidgen fit' saves it.")
@@ -106,6 +109,19 @@ def pack(
         overwrite=claim.overwrite,
     )
     out.print(f"Ready: {folder}, {predictor!r}", markup=False)
+    _describe_rules(predictor, posterior)
     out.print(f"New rows: smidgen predict {folder} --data NEW --out answers.csv")
     write_json(json_file, {"folder": str(folder), "base": base})
     claim.finish()
+
+
+def _describe_rules(predictor: Predictor, posterior: Path) -> None:
+    """Say that there are no rules, and how they get in."""
+    if not predictor.rules.by_name():
+        out.print(
+            f"No rules: there are none in {posterior}, so it answers every row, without sets. Make "
+            "them in Python with rules = smidgen.make_rules(posterior, model, rows) from "
+            "labelled rows that chose nothing else, write them with "
+            f"rules.save({str(posterior)!r}), and pack again.",
+            markup=False,
+        )

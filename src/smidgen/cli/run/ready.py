@@ -35,7 +35,7 @@ def require_ready(name: str) -> RunParts:
     from smidgen.workflows.predictor.loading import find_shared
     from smidgen.workflows.run.ready_folder import find_ready_folder
 
-    parts = find_ready_folder(find_shared(Path(name)))
+    parts = find_ready_folder(find_shared(Path(name), name="MODEL"))
     if parts is None:
         raise ArgumentError(
             f"MODEL must be a folder made by 'smidgen run' or 'smidgen pack' if POSTERIOR is "
@@ -109,7 +109,7 @@ def predict_ready(
     kept = {name: list(column) for name, column in columns.items()}
     _show_answers(kept, added)
     if not predictor.is_regression and predictor.rules.abstain is None:
-        note_line("no rule to abstain could be made, so every row has an answer")
+        note_line("the folder has no rule to abstain, so every row has an answer")
     if answers is not None:
         write_answers(answers, add_columns(kept, added))
         out.print(f"wrote {answers}")

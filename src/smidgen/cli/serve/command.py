@@ -87,6 +87,7 @@ def serve(
     _require_packages()
     from smidgen.serving.hosts import is_local
     from smidgen.serving.settings import ServingSettings
+    from smidgen.workflows.predictor.loading import require_there
     from smidgen.workflows.run.ready_folder import find_ready_folder
 
     settings = ServingSettings(
@@ -103,6 +104,7 @@ def serve(
     )
     parts = find_ready_folder(folder)
     if parts is None:
+        require_there(Path(folder), "FOLDER")
         raise ArgumentError(
             f"FOLDER must be made by 'smidgen run' or 'smidgen pack', got {folder!r}. Make "
             "one, or check its name."

@@ -30,6 +30,7 @@ from smidgen.integrations.huggingface import silence
 from smidgen.integrations.model_folder import UNLOADABLE, find_model_folder
 from smidgen.integrations.reading.task_note import TASK_NOTE, TaskNote
 from smidgen.integrations.sharing.adapter_config import check_adapter_config
+from smidgen.integrations.text_length import limit_to_positions
 from smidgen.outputs.problem import Problem
 from smidgen.runtime.files import new_folder, refuse_taken
 from smidgen.runtime.reading import (
@@ -156,7 +157,7 @@ def load_language_model(
         )
     found = _read_note(tuned)
     model, _ = _load_base(found.base, found.gguf)
-    tokenizer = _load_tokenizer(tuned)
+    tokenizer = _load_tokenizer(tuned, model)
     adapted = _add_saved(model, tuned).to(target)
     return replace(found, model=adapted, tokenizer=tokenizer)
 
@@ -217,10 +218,12 @@ def _load_base(
             f"model must be a trained causal language model, got {name!r} without "
             f"{missing[0]}. Leave out the prompt for a classifier."
         )
-    return model.eval(), _load_tokenizer(folder, **packed)
+    return model.eval(), _load_tokenizer(folder, model, **packed)
 
 
-def _load_tokenizer(folder: Path, **packed: str) -> PreTrainedTokenizerBase:
+def _load_tokenizer(
+    folder: Path, model: PreTrainedModel, **packed: str
+) -> PreTrainedTokenizerBase:
     with silence():
         try:
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -231,6 +234,7 @@ def _load_tokenizer(folder: Path, **packed: str) -> PreTrainedTokenizerBase:
                 f"model must have a tokenizer that transformers can load, got "
                 f"{str(folder)!r} ({reason(error)}). Save it there with save_pretrained."
             ) from error
+    limit_to_positions(model, tokenizer)
     return tokenizer
 
 

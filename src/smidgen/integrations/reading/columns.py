@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from smidgen.errors import ArgumentError, DataError, how_to_install, reason
+from smidgen.errors import ArgumentError, DataError, did_you_mean, how_to_install, reason
 from smidgen.integrations.labels import format_label
 from smidgen.runtime.importing.foreign_tables import (
     name_table,
@@ -238,10 +238,12 @@ def _check_columns(columns: FileColumns, chosen: Chosen, path: Path) -> None:
     for argument, column in list_chosen(chosen):
         if str(column) in columns:
             continue
-        hint = ", or None to read texts only" if argument == "label" else ""
-        if path.suffix.lower() in _DELIMITED:
-            hint += ", or give column numbers from 0 if there is no header line"
+        advice = did_you_mean(str(column), columns)
+        if not advice:
+            is_delimited = path.suffix.lower() in _DELIMITED
+            numbers = ", or give column numbers from 0 if there is no header line"
+            advice = f" Name one{numbers if is_delimited else ''}."
         raise ArgumentError(
             f"{argument} must be one of the columns of {path.name} "
-            f"({', '.join(columns)}), got {column!r}. Name one{hint}."
+            f"({', '.join(columns)}), got {column!r}.{advice}"
         )

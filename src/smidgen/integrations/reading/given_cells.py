@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from smidgen.errors import DataError, did_you_mean
+from smidgen.errors import DataError, how_to_add_column
 from smidgen.integrations.labels import format_label
 
 _SHOWN = 20
@@ -35,8 +35,8 @@ def name_cells(row: Any, names: Sequence[str], where: str) -> Mapping[str, Any]:
                 found = [*islice(row, _SHOWN)]
                 raise DataError(
                     f"{where} must have the column {name!r}, as in training, got "
-                    f"{', '.join(map(format_label, found)) or 'none'}."
-                    f"{did_you_mean(name, map(str, found))} Add it."
+                    f"{', '.join(map(format_label, found)) or 'none'}. "
+                    f"{how_to_add_column(name, map(str, found))}"
                 )
         return row
     cells = [row] if isinstance(row, str) else row

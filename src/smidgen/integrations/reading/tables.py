@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smidgen.errors import ArgumentError, DataError, did_you_mean
+from smidgen.errors import ArgumentError, DataError, did_you_mean, how_to_add_column
 from smidgen.integrations.arrays import load_npz
 from smidgen.integrations.labels import Labels, format_label
 from smidgen.integrations.reading.columns import (
@@ -92,7 +92,7 @@ def read_table_columns(path: Path, chosen: Chosen) -> FileColumns:
         if str(name) not in columns:
             raise ArgumentError(
                 f"{argument} must be one of the columns of {path.name} (numbers from 0, and "
-                f"{NPZ_LABEL!r}), got {name!r}. Name one."
+                f"{NPZ_LABEL!r}), got {name!r}.{did_you_mean(str(name), columns) or ' Name one.'}"
             )
     return columns
 
@@ -124,7 +124,7 @@ def make_feature_table(
         if name not in columns:
             raise DataError(
                 f"{path} must have the column {name!r}, as in training, got "
-                f"{', '.join(columns)}.{did_you_mean(name, columns)} Add it."
+                f"{', '.join(columns)}. {how_to_add_column(name, columns)}"
             )
     if not names:
         raise DataError(

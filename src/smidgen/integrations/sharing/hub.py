@@ -32,7 +32,12 @@ SHARED = (
 """Every file that a shared folder may have, as patterns of its path."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """How a repository on the Hub is named: who owns it, and what it is called."""
+_PATIENCE = 10.0  # seconds for the first answer
 _MADE_BY_HUB = frozenset((".gitattributes", "README.md"))
+
+
+class _Unreachable(Exception):
+    """The Hub does not answer at all."""
 
 
 def fetch_repository(name: str, *, revision: str | None = None) -> Path:
@@ -98,6 +103,7 @@ def push_folder(
     hub = _import_hub()
     with _explaining(name, revision, "written"):
         api = hub.HfApi()
+        _require_reachable(hub, api.endpoint)
         if not overwrite:
             _refuse_foreign(name, _list_there(api, name, revision))
         api.create_repo(name, private=private, exist_ok=True)
@@ -174,6 +180,31 @@ def _import_hub() -> Any:
     return import_module("huggingface_hub")
 
 
+def _require_reachable(hub: Any, endpoint: str) -> None:
+    """Ask the Hub once, since its own client asks for half a minute where no network is."""
+    errors = import_module("huggingface_hub.errors")
+    try:
+        hub.get_session().head(endpoint, timeout=_PATIENCE)
+    except errors.OfflineModeIsEnabled:
+        raise
+    except (errors.HTTPError, OSError) as error:
+        raise _Unreachable(
+            f"the Hub ({endpoint}) cannot be reached ({reason(error)}). Go online, and try again."
+        ) from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence what the Hub's client says of each time that it tries again."""
+    logs = import_module("huggingface_hub.utils.logging")
+    level = logs.get_verbosity()
+    logs.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(level)
+
+
 @contextmanager
 def _explaining(
     name: str, revision: str | None, act: str, lead: str = ""
@@ -183,7 +214,12 @@ def _explaining(
     errors = import_module("huggingface_hub.errors")
     at = "" if revision is None else f" at {revision!r}"
     try:
-        yield
+        with _quietly():
+            yield
+    except _Unreachable as error:
+        raise ArgumentError(
+            f"{lead}{name}{at} on the Hub cannot be {act}: {error}"
+        ) from error
     except (errors.HTTPError, OSError, ValueError, RuntimeError) as error:
         # An upload in parts says which part failed, and why only in its cause.
         inner = error.__cause__ if type(error) is RuntimeError else error

@@ -64,7 +64,7 @@ class ExampleRow:
 
 def tabulate_automation(record: Record) -> Table | None:
     """Make the table of the shares that may be automated, a column for each named error."""
-    methods = [m for m in fields.list_methods(record) if m.get("automation")]
+    methods = [m for m in fields.list_shown(record) if m.get("automation")]
     if not methods:
         return None
     errors = dict.fromkeys(e["max_error"] for m in methods for e in m["automation"])
@@ -123,7 +123,7 @@ def tabulate_classes(record: Record) -> Table | None:
 
 def tabulate_intervals(record: Record) -> Table | None:
     """Make the table of a regression's intervals: what they hold and how wide they are."""
-    methods = [m for m in fields.list_methods(record) if m.get("intervals")]
+    methods = [m for m in fields.list_shown(record) if m.get("intervals")]
     if not methods:
         return None
     # The widest come first: they are what people give.

@@ -67,9 +67,16 @@ def _describe_answered(tried: Mapping[str, Any]) -> str:
 
 
 def _describe_needed(rows: Mapping[str, Any] | None) -> str:
-    """Say how many rows a rule to abstain takes, and how many there were; empty if unknown."""
+    """Say how many rows a rule to abstain takes, or why they did not do; empty if unknown."""
     if not rows:
         return ""
+    if rows.get("reason"):
+        return f". On its rows, {rows['reason'].rstrip('.')}"
+    if (rows.get("made") or 0) >= rows["needed"]:
+        return (
+            f". There were rows enough ({rows['made']:,}; it takes {rows['needed']:,}), but too "
+            "many of the most certain ones are wrong"
+        )
     made = f" ({rows['made']:,} made the other rules)" if rows.get("made") else ""
     return (
         f". It takes {rows['needed']:,} labelled rows or more{made}, and few errors among the "

@@ -133,7 +133,7 @@ def score_rows(record: Record, columns: Sequence[Column] | None = None) -> list[
     """
     best = find_best(record)
     columns = list_columns(record) if columns is None else columns
-    return [_make_row(method, best, columns) for method in fields.list_methods(record)]
+    return [_make_row(method, best, columns) for method in fields.list_shown(record)]
 
 
 def find_best(record: Record) -> str | None:
@@ -199,7 +199,7 @@ def _judge_area(record: Record, method: str, cell: TableCell) -> TableCell:
 def _list_parts(record: Record, part: str) -> list[tuple[str, str, Any]]:
     return [
         (m["name"], fields.read_label(m), m[part])
-        for m in fields.list_methods(record)
+        for m in fields.list_shown(record)
         if m.get(part)
     ]
 

@@ -33,9 +33,6 @@ LEADS = (
     TUNED,
 )
 
-_POINT = "point"
-"""The method of a posterior that is the point estimate with a temperature or fitted noise."""
-
 
 def verdict(record: Record) -> list[str]:
     """Say in plain words whether Bayes helped.
@@ -77,7 +74,7 @@ def _judge(record: Record, method: MethodFields, baseline: str) -> str:
         return _judge_against_scaling(record, method, side, numbers)
     label, scaling = fields.read_label(method), fields.name_scaling(record)
     if side == ALIKE:
-        what = scaling.capitalize() if method["name"] == _POINT else "Bayes"
+        what = scaling.capitalize() if method["name"] == fields.POINT else "Bayes"
         return f"{what} made no clear difference, the NLLs cannot be told apart. {numbers}"
     # Temperature scaling alone may do as much: only what lies beyond is due to Bayes.
     beyond = find_side(record, method["name"], fields.TEMPERATURE, "nll")
@@ -105,7 +102,7 @@ def _judge_against_scaling(
     record: Record, method: MethodFields, side: str, numbers: str
 ) -> str:
     ours, scaling = fields.read_label(method), fields.name_scaling(record)
-    if method["name"] == _POINT:
+    if method["name"] == fields.POINT:
         return f"what was kept is {scaling} itself, so there is nothing to tell apart."
     if side == LOWER:
         return (
@@ -193,7 +190,9 @@ def _describe_cost(record: Record, method: MethodFields) -> str:
     parts = []
     if method.get("floats") is not None:
         parts.append(f"{format_count(method['floats'])} floats stored")
-    if method.get("relative_seconds") is not None:
+    if method == fields.find_kept(record):
+        parts.append("a plain forward pass")
+    elif method.get("relative_seconds") is not None:
         ratio = format_ratio(method["relative_seconds"])
         parts.append(f"{ratio} the time of a plain forward pass")
     if method.get("fraction") is not None:

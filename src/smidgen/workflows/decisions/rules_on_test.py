@@ -17,10 +17,12 @@ from smidgen.workflows.method import Method
 _CONFIDENCE = 0.9
 
 
-def count_promise_rows(rules: Rules, max_error: float) -> dict[str, int | None]:
-    """Count the rows that a missing rule to abstain takes, and those that made the others."""
+def count_promise_rows(rules: Rules, max_error: float) -> dict[str, Any]:
+    """Count the rows that a missing rule to abstain takes, and say what they did not do for."""
     made = max((rule.rows for rule in rules.by_name().values()), default=None)
-    return {"needed": rows_needed(max_error, _CONFIDENCE), "made": made}
+    counted = {"needed": rows_needed(max_error, _CONFIDENCE), "made": made}
+    told = {} if rules.unpromised is None else {"reason": rules.unpromised}
+    return counted | told
 
 
 def try_rules(rules: Rules, method: Method, rows: ScoredRows) -> dict[str, Any]:

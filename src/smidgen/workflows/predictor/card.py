@@ -14,7 +14,7 @@ from smidgen import report
 from smidgen.decide import Rules
 from smidgen.integrations.reading.task_note import TaskNote
 from smidgen.integrations.sharing.hub import HUB_NAME
-from smidgen.report.fields import find_primary, list_methods, read_label
+from smidgen.report.fields import find_primary, list_shown, read_label
 from smidgen.runtime.artifact import dump_json
 from smidgen.runtime.record import Record
 
@@ -165,7 +165,7 @@ def _say_results(note: TaskNote, record: Record | None) -> list[str]:
     heading = ["## What was found on test rows that chose nothing", ""]
     if record is None:
         return [*heading, "Nothing was measured. `smidgen evaluate` does.", ""]
-    methods = [method for method in list_methods(record) if method.get("scores")]
+    methods = [method for method in list_shown(record) if method.get("scores")]
     scores = [name for name in _METRICS if any(name in m["scores"] for m in methods)]
     table = [
         f"| | {' | '.join(_METRICS[name] for name in scores)} |",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from smidgen.errors import DataError, did_you_mean
+from smidgen.errors import DataError, how_to_add_column
 from smidgen.integrations.arrays import as_pixels
 from smidgen.integrations.labels import format_label
 from smidgen.integrations.reading.given_cells import name_cells, require_texts
@@ -104,7 +104,7 @@ def _take_columns(
         if name not in columns:
             raise DataError(
                 f"rows must have the column {name!r}, as in training, got "
-                f"{', '.join(columns)}.{did_you_mean(name, columns)} Add it."
+                f"{', '.join(columns)}. {how_to_add_column(name, columns)}"
             )
     return {name: columns[name] for name in needed}
 

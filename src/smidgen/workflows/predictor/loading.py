@@ -83,30 +83,56 @@ def load(
     return load_predictor(ready, device=device or "cpu", base=base)
 
 
-def find_shared(path: Path, *, revision: str | None = None) -> Path:
+def find_shared(path: Path, *, revision: str | None = None, name: str = "path") -> Path:
     """Find a folder or file here, or fetch the repository of that name from the Hub.
 
     Args:
         path: A folder, a file, or the name of a repository.
         revision: Which version of a repository.
+        name: What the path is called in errors.
 
     Returns:
         What is here, or the folder in the cache; of a repository with one delta or subset
         alone, its file.
 
     Raises:
-        StoreError: If what comes from the Hub names a base that is no commit of the Hub.
+        StoreError: If it is not here and no name of the Hub's, or what comes from there names a
+            base that is no commit of the Hub.
     """  # noqa: DOC502
     recover(path)
-    name = path.as_posix()
-    if os.path.exists(path) or (revision is None and not HUB_NAME.fullmatch(name)):
+    if os.path.exists(path):
         return path
-    folder = fetch_repository(name, revision=revision)
+    repository = path.as_posix()
+    if revision is None and not HUB_NAME.fullmatch(repository):
+        require_there(path, name)
+        return path
+    folder = fetch_repository(repository, revision=revision)
     require_hub_base(folder / "model")
     if (folder / TASK_NOTE).is_file() or (folder / "posterior.safetensors").is_file():
         return folder
     files = (folder / file for file in SINGLE_FILES.values())
     return next((file for file in files if file.is_file()), folder)
+
+
+def require_there(path: Path, name: str) -> None:
+    """Refuse the path of something saved where nothing is.
+
+    Args:
+        path: The path; it may begin with ~.
+        name: What it is called in errors.
+
+    Raises:
+        StoreError: If there is neither a folder nor a file.
+    """
+    try:
+        os.stat(path.expanduser())
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{name} must be a folder that exists, got {str(path)!r}, and there is none. Check "
+            "the spelling."
+        ) from error
+    except (OSError, ValueError):
+        return  # A name that no file can have, say: who opens it tells.
 
 
 def _refuse_without_posterior(path: Path, model: object) -> None:

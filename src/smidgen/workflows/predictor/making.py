@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from smidgen.decide import Rules
 from smidgen.errors import ArgumentError, require_kind
 from smidgen.integrations.reading.task_note import TaskNote
+from smidgen.integrations.text_length import count_positions
 from smidgen.outputs.likelihood import Categorical, Gaussian
 from smidgen.outputs.problem import Problem, as_problem
 from smidgen.posterior.base import Posterior
@@ -50,6 +52,9 @@ def make_predictor(
     _check_outputs(posterior, task)
     if task.kind == "text":
         _check_text_model(problem.model, task, tokenizer)
+        most = count_positions(problem.model)
+        if most is not None and task.max_length is not None:
+            task = replace(task, max_length=min(task.max_length, most))
     elif tokenizer is not None:
         raise ArgumentError(
             f"tokenizer must be left out for {task.kind}, got "

@@ -11,6 +11,7 @@ from typing import Any
 from smidgen.decide import Rules
 from smidgen.errors import ArgumentError
 from smidgen.integrations.reading.task_note import TaskNote, find_note, use_note
+from smidgen.integrations.text_length import TextLength
 from smidgen.posterior.store import load_saved
 from smidgen.runtime.writing.answers_note import find_answers_folder
 from smidgen.runtime.writing.rules_note import RULES_NOTE
@@ -73,8 +74,8 @@ def join_folders(
 
 def _describe(network: Any, tokenizer: Any, typed: Mapping[str, Any]) -> TaskNote:
     """Describe the task of a text classifier that no note tells of."""
-    longest = min(tokenizer.model_max_length, _LONGEST)
+    length = TextLength(typed.get("max_length"), _LONGEST).fit(tokenizer)
     chosen = {name: value for name, value in typed.items() if value is not None}
-    chosen.setdefault("max_length", longest)
+    chosen["max_length"] = length
     note = describe_texts(classes=list_text_classes(network), **chosen)
     return replace(note, label=typed.get("label") or "label")

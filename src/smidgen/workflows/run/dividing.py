@@ -68,6 +68,12 @@ def divide_rows(
     """  # noqa: DOC502
     rows, classes = read.rows, None
     pools = _make_pools(source, [file.rows for file in read.note.files], read.split, seed)
+    count = read.note.files[0].rows
+    if source.limit is not None and source.limit < count:
+        said.append(
+            f"{source.limit:,} of the {count:,} rows of {source.data} are used, drawn by seed "
+            f"{seed}"
+        )
     groups = same = group_rows(read.keys)
     few = len(set(groups)) < min(_LEAST_GROUPS, len(rows))
     if few and isinstance(rows, FeatureTable) and source.group is None:

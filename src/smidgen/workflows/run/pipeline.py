@@ -180,9 +180,11 @@ def _train(
     if settings.trained is not None:
         data = _take_trained(data, settings, parts)
         note = data.note
+        _say_cut(note, settings, say)
     else:
         start = make_untrained(data, data.note, settings)
         note = start.note
+        _say_cut(note, settings, say)
         if parts.model.is_dir():
             say("  trained already")
         else:
@@ -190,9 +192,17 @@ def _train(
             model, history, best = train_model(
                 data, start, settings, parts.folder / _CHECKPOINT, progress=progress
             )
-            say(f"  {len(history)} epochs; the weights of epoch {best.number} are kept")
+            epochs = f"{len(history)} epoch{'s' * (len(history) != 1)}"
+            say(f"  {epochs}; the weights of epoch {best.number} are kept")
             start.save(model, parts.model)
     return data, load_task_model(parts.model, note, device=settings.device)
+
+
+def _say_cut(note: TaskNote, settings: RunSettings, say: Callable[[str], None]) -> None:
+    """Say that a model reads fewer tokens than usual."""
+    cut = note.max_length and settings.text_length.describe_cut(note.max_length)
+    if cut:
+        say(f"  {cut}")
 
 
 def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunRows:
@@ -208,8 +218,7 @@ def _take_trained(data: RunRows, settings: RunSettings, parts: RunParts) -> RunR
         )
     if not parts.model.is_dir():
         save_text_model(tokenizer)(network, parts.model)
-    assert note.max_length is not None
-    length = min(note.max_length, tokenizer.model_max_length)
+    length = settings.text_length.fit(tokenizer)
     if classes is not None:
         data = data.order_classes(classes)
     note = replace(data.note, base=settings.trained, max_length=length)
@@ -297,5 +306,7 @@ def _compare(
         max_error=settings.allowed_error,
         row_numbers=data.number_rows("test"),
     )
+    # The page says which command made it.
+    record = replace(record, kind="run")
     record.save(parts.record)
     return record

@@ -9,6 +9,7 @@ from pathlib import Path
 from smidgen.errors import ArgumentError
 from smidgen.integrations.reading.target import TargetKind
 from smidgen.integrations.reading.task_note import TaskKind
+from smidgen.integrations.text_length import TextLength
 
 _MAX_ERROR = 0.05
 
@@ -109,6 +110,11 @@ class RunSettings:
                 f"--trained must be left out beside --model, got {self.trained!r}. Fine-tune "
                 "one model, or take one that is trained."
             )
+
+    @property
+    def text_length(self) -> TextLength:
+        """How many tokens of a text are read."""
+        return TextLength(self.max_length)
 
     @property
     def allowed_error(self) -> float:

@@ -117,11 +117,13 @@ def batch_texts(
     table: TextTable, tokenizer: Any, note: TaskNote, size: int, *, shuffle: bool, seed: int
 ) -> Iterable[Batch]:
     """Tokenize texts into batches, cut as in training."""
+    most = tokenizer.model_max_length
     batches: Iterable[Batch] = _huggingface().make_text_loader(
         table,
         tokenizer,
         batch_size=size,
-        max_length=note.max_length,
+        # A note may be older than what is known of the model's limit.
+        max_length=min(note.max_length or most, most),
         shuffle=shuffle,
         seed=seed,
     )

@@ -37,7 +37,6 @@ _STEPS, _EPOCHS = 4000, (8, 200)
 # Labels with such a standard deviation are predicted as they are.
 _USUAL, _MOST_OFFSET = (0.1, 100.0), 1000.0
 _TEXT_EPOCHS, _TEXT_PATIENCE = 5, 2
-_MAX_LENGTH = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ def measure_task(data: RunRows, settings: RunSettings) -> TaskNote:
     if isinstance(train, FeatureTable):
         note = replace(note, scaling=measure_scaling(train.cells))
     if note.kind == "text":
-        note = replace(note, max_length=settings.max_length or _MAX_LENGTH)
+        note = replace(note, max_length=settings.max_length or settings.text_length.usual)
     if note.classes is None:
         labels = [float(label) for label in train.labels or ()]
         spread = pstdev(labels)
@@ -96,8 +95,7 @@ def make_untrained(data: RunRows, note: TaskNote, settings: RunSettings) -> Untr
         network, tokenizer, base = load_text_base(
             settings.model, note, seed=settings.seed, device=settings.device
         )
-        assert note.max_length is not None
-        length = min(note.max_length, tokenizer.model_max_length)
+        length = settings.text_length.fit(tokenizer)
         task = TaskModel(
             Problem(network), replace(note, base=base, max_length=length), tokenizer
         )

@@ -20,7 +20,7 @@ def test_cells_come_by_name_in_order_or_alone():
     [
         (
             {"a": 1, "bb": 2},
-            r"row 7 must have the column 'b', .* got 'a', 'bb'\. Did you mean 'bb'\? Add",
+            r"row 7 must have the column 'b', .* got 'a', 'bb'\. Rename 'bb' to 'b'\.$",
         ),
         ({}, "row 7 must have the column 'a', as in training, got none"),
         ({str(n) * 200: 0 for n in range(999)}, "must have the column 'a'"),

@@ -53,7 +53,7 @@ def test_arrays_are_numbered_columns(tmp_path):
 
 
 def test_a_missing_column_is_named_with_its_likeness(tmp_path):
-    with pytest.raises(DataError, match=r"column 'town'.*Did you mean 'towns'"):
+    with pytest.raises(DataError, match=r"column 'town'.*Rename 'towns' to 'town'"):
         make_feature_table({"towns": ["x"]}, ["town"], tmp_path / "new.csv")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smidgen.report import render, score_rows, verdict
+from smidgen.report import fields, render, score_rows, verdict
 from smidgen.report.formats import format_share
 from smidgen.report.one_record.decision_tables import LONGEST_SHOWN
 from smidgen.report.one_record.tables import list_columns
@@ -175,6 +175,17 @@ def test_what_is_read_off_the_test_rows_permits_nothing() -> None:
         "no rule to abstain. It takes 45 labelled rows or more (30 made the other rules), and "
         f"few errors among the most certain. A{best}"
     ) in verdict(known)[0]
+    enough = make_decided(rules=rules, rows_for_promise={"needed": 45, "made": 84})
+    assert (
+        "no rule to abstain. There were rows enough (84; it takes 45), but too many of the most "
+        f"certain ones are wrong. A{best}"
+    ) in verdict(enough)[0]
+    reason = "max_error=0.05 cannot be promised: of 84 rows 9 are wrong. Ask for 0.38."
+    told = {"needed": 45, "made": 84, "reason": reason}
+    assert (
+        f"no rule to abstain. On its rows, {reason} A{best}"
+        in verdict(make_decided(rules=rules, rows_for_promise=told))[0]
+    )
     labels = verdict(make_decided(rules=rules, multilabel=True))[0]
     assert labels.startswith(
         "What to do: no rule promises the error rate of several labels"
@@ -439,3 +450,31 @@ def test_many_classes_are_said_to_be_left_out() -> None:
     assert "1,234 smaller classes are not shown" in render(
         make_decided(classes_left_out=1234)
     )
+
+
+def test_a_baseline_that_was_kept_has_one_row() -> None:
+    record = make_decided()
+    baseline = fields.find_method(record, "temperature")
+    assert baseline is not None
+    point = {**baseline, "name": "point", "label": "Kept temperature scaling"}
+    point["relative_seconds"] = 1.67
+    first = fields.find_method(record, "map")
+    methods = [first, baseline, point]
+    kept = replace(
+        record, results={**record.results, "methods": methods, "primary": "point"}
+    )
+    assert [(row.name, row.label) for row in score_rows(kept)] == [
+        ("map", "MAP"),
+        ("temperature", "Temperature scaling (kept)"),
+    ]
+    for part in ("reliability", "risk_coverage"):
+        assert "point" not in fields.collect_part(kept, part)
+    assert "Temperature scaling (kept)" in render(kept)
+    cost = next(line for line in verdict(kept) if line.startswith("Cost"))
+    assert "a plain forward pass" in cost
+    assert "1.67" not in cost
+    # One that was calibrated on other rows is no longer the baseline.
+    scores = {**point["scores"], "nll": {"value": 0.9}}
+    methods = [first, baseline, {**point, "scores": scores}]
+    other = replace(kept, results={**kept.results, "methods": methods})
+    assert [row.name for row in score_rows(other)] == ["map", "temperature", "point"]

@@ -148,6 +148,10 @@ def test_rules_texts_and_names_are_taken_up(made):
         made = record.results["decisions"]["rows_for_promise"]
         assert made == {"needed": 45, "made": rules.strange.rows}
         assert "no error rate can be promised yet" in str(record)
+        told = replace(settings.rules, unpromised="too many are wrong.")
+        settings = replace(settings, rules=told)
+        record = smidgen.compare(problem, posterior, test, settings=settings, **QUIET)
+        assert "no rule to abstain. On its rows, too many are wrong. " in str(record)
 
 
 def test_rows_without_a_label_are_skipped_but_counted(made):

@@ -132,7 +132,7 @@ def test_a_dataset_in_any_format_holds_the_same_table(kind):
         (TABLE, 5, "rows must be a list of rows, got int"),
         (TABLE, [], "rows must hold at least one row, got none"),
         (TABLE, [{"x": 1, "towm": "U", "vip": 0, "n": 1}], "row 1 must have the column 'town'"
-         ".*Did you mean 'towm'"),
+         ".*Rename 'towm' to 'town'"),
         (TABLE, SimpleNamespace(columns=["x"]), "DataFrame of pandas or a list of rows, got Si"),
         (TABLE, pandas.DataFrame({"x": [1]}), "rows must have the column 'town', as in trai"),
         (TABLE, [DICTS[0], {**DICTS[0], "town": [1]}], r"column 'town' must hold numbers or "

@@ -73,6 +73,15 @@ def test_class_names_must_be_the_models_own(tmp_path):
         fit_text_predictor(model, tokenizer, classes=("good", "bad"))
 
 
+def test_a_predictor_reads_no_more_tokens_than_its_model(tmp_path):
+    saved_encoder(tmp_path / "encoder")
+    model, tokenizer = load_tiny(tmp_path / "encoder")
+    tokenizer.model_max_length = 1000
+    predictor = fit_text_predictor(model, tokenizer, max_length=128)
+    assert predictor.note.max_length == 16
+    assert len(predictor(["a b c d " * 50])) == 1
+
+
 @pytest.mark.parametrize(
     ("describe", "message"),
     [

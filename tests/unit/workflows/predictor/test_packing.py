@@ -44,13 +44,18 @@ def folders(tmp_path_factory):
 def test_both_become_one(folders, tmp_path, capsys):
     out = tmp_path / "ready"
     assert run("pack", folders / "model", folders / "posterior", "--out", out) == 0
-    assert "smidgen predict" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "smidgen predict" in told
+    assert "No rules: there are none in" in told
+    assert "smidgen.make_rules" in told
+    assert "rules.save(" in told
     predictor = smidgen.load(out)
     assert predictor.classes == CLASSES
     assert predictor.columns == ("review",)
     assert predictor.note.max_length == 12
     words = ("predict", "--data", folders / "rows.tsv", "--json")
     assert run(words[0], out, *words[1:], tmp_path / "a.json") == 0
+    assert "the folder has no rule to abstain" in capsys.readouterr().err
     together = json.loads((tmp_path / "a.json").read_text())["predictions"]
     both = (folders / "model", folders / "posterior")
     assert run(words[0], *both, *words[1:], tmp_path / "b.json") == 0

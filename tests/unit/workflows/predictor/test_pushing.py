@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -385,3 +386,17 @@ def test_the_commands(hub, ready, tmp_path, capsys):
     capsys.readouterr()
     assert run("push", ready, "risk") == 1
     assert "must be named as user/name" in capsys.readouterr().err
+
+
+def test_without_a_network_one_sentence_says_so_at_once(
+    ready, tmp_path, monkeypatch, caplog
+):
+    use_hub(monkeypatch, "http://127.0.0.1:9", tmp_path / "cache")
+    start = time.monotonic()
+    with pytest.raises(
+        ArgumentError, match=r"user/risk on the Hub .* cannot be reached"
+    ) as no:
+        smidgen.push_to_hub(ready, "user/risk")
+    assert str(no.value).endswith("Go online, and try again.")
+    assert time.monotonic() - start < 10
+    assert not caplog.records

@@ -37,3 +37,11 @@ def test_too_few_rows_to_calibrate_with(tmp_path):
         DataError, match="20 rows or more must be left.*Give 1[0-9]{2} rows"
     ):
         divide_rows(RunSource(tmp_path), read(range(60)), 0, [])
+
+
+def test_rows_that_are_not_used_are_said(tmp_path):
+    said, more = [], []
+    divide_rows(RunSource(tmp_path, limit=200), read(range(3000)), 4, said)
+    assert said[0] == f"200 of the 3,000 rows of {tmp_path} are used, drawn by seed 4"
+    divide_rows(RunSource(tmp_path, limit=300), read(range(300)), 4, more)
+    assert not any("are used" in sentence for sentence in more)

@@ -279,8 +279,8 @@ def test_kinds_foresee_the_methods_of_their_records():
             if ledger.is_done(cell):
                 seen.setdefault((cell.kind, json.dumps(cell.settings)), cell)
     # Two have records of an earlier script, which belong to no cell.
-    without = {"recipe", "weight-samples", "label-efficiency"}
-    without |= {kind for kind in KINDS if kind.startswith(("answers-", "decisions-"))}
+    without = {"recipe", "weight-samples"}
+    without |= {kind for kind in KINDS if kind.startswith("answers-")}
     assert {kind for kind, _ in seen} == KINDS.keys() - without
     for cell in seen.values():
         methods = ledger.record(cell).results.get("methods", ())

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import get_args
 
 from docs.build.committed import note_missing, read_table, recipe_records
-from docs.build.measured import make_rows
+from docs.build.measured import find_clear, make_rows
 
 from smidgen.report.fields import SQUARED_CALIBRATION
 from smidgen.report.formats import format_count, format_nll, format_ratio, format_signed
@@ -113,20 +113,31 @@ def _write_scores(across: RecordTable, costs: bool) -> str:
         "squared calibration error − temperature",
         *(["floats stored", "time / forward"] if costs else []),
     ]
+    scores = ("nll", SQUARED_CALIBRATION)
+    gaps = {
+        (method, score): gap
+        for score in scores
+        for method in whole
+        if (gap := across.difference(method, "temperature", score)) is not None
+    }
+    # A column is a family.
+    clear = set().union(
+        *(find_clear({k: gap for k, gap in gaps.items() if k[1] == s}) for s in scores)
+    )
     rows = []
     for method in whole:
         means = (across.values(data, method, "nll") for data in across.data)
         cells = [across.labels[method], *(format_nll(mean(each)) for each in means)]
-        for score in ("nll", SQUARED_CALIBRATION):
-            gap = across.difference(method, "temperature", score)
-            cells.append("" if gap is None else _marked(gap, _interval(gap)))
+        for key in ((method, score) for score in scores):
+            text = _interval(gaps[key]) if key in gaps else ""
+            cells.append(f"**{text}**" if key in clear else text)
         rows.append([*cells, *(_describe_cost(across, method) if costs else [])])
     return "\n".join(
         [
             f"Mean test NLL over {seeds} splits a task, and over all tasks NLL and squared "
             "calibration error (its estimate has no bias, unlike a difference of ECEs) less "
-            "those of temperature scaling, with 95 % intervals, bold where zero is "
-            f"outside{more}:",
+            "those of temperature scaling, with 95 % intervals, bold where a difference is clear "
+            f"after correction for all in its column (Holm){more}:",
             "",
             *make_rows(headings, rows),
         ]

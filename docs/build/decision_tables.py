@@ -7,17 +7,11 @@ from functools import cache
 from typing import Any, TypeVar
 
 from docs.build.committed import note_missing, read_records
-from docs.build.measured import make_rows
+from docs.build.measured import find_clear, make_rows
 
 from smidgen.decide.uncertainty import SCORE_WORDS
 from smidgen.report.formats import format_signed
-from smidgen.report.many_records.aggregate import (
-    FEWEST,
-    LEVEL,
-    SeedMean,
-    average_seeds,
-)
-from smidgen.report.many_records.verdicts import adjust_by_holm
+from smidgen.report.many_records.aggregate import SeedMean, average_seeds
 from smidgen.report.names import label_method
 from smidgen.runtime.record import BASELINES, Record
 
@@ -221,14 +215,10 @@ def _compare(first: Iterable[float], second: Iterable[float]) -> SeedMean:
 
 def _write_gaps(gaps: Mapping[_Key, SeedMean]) -> dict[_Key, str]:
     """Write the differences of a table, bold where Holm's rule finds them clear."""
-    # Of equal scores nothing is clear, though their interval has no width.
-    chances = [1.0 if gap.chance is None else gap.chance for gap in gaps.values()]
-    adjusted = adjust_by_holm(chances)
+    clear = find_clear(gaps)
     return {
-        key: f"**{_write_gap(gap)}**"
-        if chance < 1 - LEVEL and gap.count >= FEWEST and gap.value
-        else _write_gap(gap)
-        for (key, gap), chance in zip(gaps.items(), adjusted, strict=True)
+        key: f"**{_write_gap(gap)}**" if key in clear else _write_gap(gap)
+        for key, gap in gaps.items()
     }
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from docs.build.committed import note_unmeasured, read_bench
 
+from smidgen.report.many_records.aggregate import FEWEST, LEVEL, SeedMean
+from smidgen.report.many_records.verdicts import adjust_by_holm
 from smidgen.runtime.record import Record
 
+_Key = TypeVar("_Key")
 DASH = "–"
 _BAR = re.compile(r"(?<!\\)\|")
 
@@ -76,6 +79,25 @@ def _join_cells(cells: Iterable[str]) -> str:
     # A name may hold a bar of its own.
     escaped = (_BAR.sub(r"\\|", cell) for cell in cells)
     return f"| {' | '.join(escaped)} |"
+
+
+def find_clear(gaps: Mapping[_Key, SeedMean]) -> set[_Key]:
+    """Find the differences of a table that are clear after correction for all of them.
+
+    Args:
+        gaps: The differences, by what they are of.
+
+    Returns:
+        Those that Holm's rule leaves, of three seeds or more.
+    """
+    # Of equal scores nothing is clear, though their interval has no width.
+    chances = [1.0 if gap.chance is None else gap.chance for gap in gaps.values()]
+    adjusted = adjust_by_holm(chances)
+    return {
+        key
+        for (key, gap), chance in zip(gaps.items(), adjusted, strict=True)
+        if chance < 1 - LEVEL and gap.count >= FEWEST and gap.value
+    }
 
 
 def write_ratio(value: float) -> str:
